@@ -273,7 +273,7 @@ fn assert_final(report: &FinalReport) {
 fuzz_target!(|data: &[u8]| {
     let folder = tempfile::tempdir().expect("a folder");
     let mut input = Unstructured::new(data);
-    let gate = if input.arbitrary().unwrap_or(false) { "none" } else { "benefit" };
+    let gate = if input.arbitrary().unwrap_or(false) { "none" } else { "shadow:" };
     let seen = Seen::default();
     let mut world = World { daemon: stepped(&folder, &seen, gate), seen, sessions: Vec::new() };
     world.attach(0);

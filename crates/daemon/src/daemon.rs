@@ -50,7 +50,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tiercel_ledger::movement::Outcome;
-use tiercel_ledger::{Ledger, Range};
+use tiercel_ledger::{AccessValue, Ledger, Range};
 use tiercel_machine::NodeId;
 use tiercel_wire::clock::monotonic_ns;
 use tiercel_wire::{ClockSource, Now, Offer, Session, Timeline};
@@ -150,6 +150,11 @@ impl Daemon {
             // The modelled mover learns of births one by one; real memory is assumed to be on the
             // node of its arena.
             ledger.set_arenas(&tiers.arenas.iter().copied().map(Some).collect::<Vec<_>>());
+        }
+        if config.policy.gate.shadow().is_some()
+            && let Some(value) = AccessValue::of(&tiers.machine)
+        {
+            ledger.set_values(value);
         }
         let sampler = parts.sampler.as_deref();
         let offer = sockets.make_offer(&config.terms(sampler))?;

@@ -52,8 +52,8 @@ pub use observe::recording::{NAMED_MAX, name_sites};
 pub use parts::{DaemonError, Handle, Parts};
 pub use plan::choice::PlanChoice;
 pub use summary::{
-    Benefit, BudgetState, ClientCounts, FinalReport, ObjectCounts, PlanSummary, RecordCounts,
-    SampleCounts, Spent, Summary,
+    BudgetState, ClientCounts, FinalReport, ObjectCounts, PlanSummary, RecordCounts, SampleCounts,
+    Spent, Summary,
 };
 pub use tiercel_pool::Capacity;
 pub use tiercel_wire::Backing;

@@ -42,7 +42,6 @@ pub fn prometheus(summary: &Summary) -> String {
     let labelled = [
         ("moved_bytes_total", "Bytes moved", "reason", &s.moves.moved_bytes),
         ("failed_bytes_total", "Bytes that did not move", "failure", &s.moves.failed_bytes),
-        ("assignments_total", "Assignments judged", "verdict", &s.benefit.verdicts),
         ("refused_total", "Connections turned away", "reason", &s.clients.refused),
         ("problems_total", "What did not work", "problem", &s.problems),
     ];
@@ -50,6 +49,14 @@ pub fn prometheus(summary: &Summary) -> String {
         header(&mut out, name, "counter", help);
         for (key, value) in values {
             let _ = writeln!(out, "tiercel_{name}{{{label}=\"{}\"}} {value}", escaped(key));
+        }
+    }
+    header(&mut out, "moves_seconds", "gauge", "What moves saved and cost");
+    for one in &s.shadows {
+        for (what, ns) in [("saved", one.saved_ns), ("spent", one.spent_ns)] {
+            let (group, tier, seconds) = (escaped(&one.group), one.tier, ns / 1e9);
+            let labels = format!("group=\"{group}\",tier=\"{tier}\",what=\"{what}\"");
+            let _ = writeln!(out, "tiercel_moves_seconds{{{labels}}} {seconds}");
         }
     }
     header(&mut out, "spent_seconds_total", "counter", "Time spent by the daemon");

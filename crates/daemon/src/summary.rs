@@ -8,12 +8,12 @@ use crate::moves::log::{MoveTotals, kebab};
 use crate::net::arrival::Refused;
 use crate::observe::coverage::Coverage;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use tiercel_ledger::Ledger;
 use tiercel_ledger::confidence::{EvidenceOfAll, Ranking};
 use tiercel_machine::Machine;
 use tiercel_mover::Mover;
-use tiercel_policy::{Decision, TrialResult};
+use tiercel_policy::{Decision, ShadowReport};
 use tiercel_profile::Profile;
 use tiercel_sampler::Sampler;
 use tiercel_wire::Counts;
@@ -24,10 +24,6 @@ use tiercel_wire::layout::{
 /// Kinds of problems that are kept by their text; further ones are counted together. The texts are
 /// ours, and there are fewer.
 pub const PROBLEMS_MAX: usize = 64;
-
-/// Judged assignments that are kept one by one: 13 KiB at 200 bytes each, two minutes at the
-/// default tick.
-pub const JUDGED_MAX: usize = 64;
 
 /// Reasons of runtimes that detached which are kept: a client chooses the text. The runtime has
 /// fewer.
@@ -75,8 +71,8 @@ pub struct Summary {
     pub decisions: u64,
     /// Why the last tick assigned tiers, or why not.
     pub trigger: String,
-    /// What moves saved: expected against measured.
-    pub benefit: Benefit,
+    /// What moves saved and cost, by group and tier.
+    pub shadows: Vec<ShadowReport>,
     /// Bytes that were not moved although they were in the wrong tier, by reason, summed over the
     /// decisions.
     pub left_bytes: BTreeMap<String, u64>,
@@ -215,27 +211,6 @@ pub struct ObjectCounts {
     pub live_bytes: u64,
     /// Most bytes of live objects over all processes.
     pub peak_bytes: u64,
-}
-
-/// What moves saved: expected against measured.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Benefit {
-    /// Assignments by verdict: `paid`, `not-paid`, `unclear`, `taken-back`, `unmeasured`.
-    pub verdicts: BTreeMap<String, u64>,
-    /// The last ones, oldest first.
-    pub last: VecDeque<TrialResult>,
-}
-
-impl Benefit {
-    /// Adds a judged assignment.
-    pub fn extend(&mut self, judged: Option<TrialResult>) {
-        let Some(judged) = judged else { return };
-        *self.verdicts.entry(kebab(&judged.verdict)).or_default() += 1;
-        if self.last.len() == JUDGED_MAX {
-            self.last.pop_front();
-        }
-        self.last.push_back(judged);
-    }
 }
 
 /// Budget and use of the best tier.
@@ -393,13 +368,15 @@ impl Summary {
         self.objects.extents = ledger.extent_totals().0;
     }
 
-    /// Adds what a decision did not move and why, and what it judged.
+    /// Adds what a decision did not move and why, and the accounts of moves.
     pub(crate) fn add_decision(&mut self, decision: &Decision) {
         self.problems(decision.problems.iter().map(ToString::to_string));
         for refused in decision.summary.iter().flat_map(|summary| &summary.refused) {
             *self.left_bytes.entry(kebab(&refused.why)).or_default() += refused.bytes;
         }
-        self.benefit.extend(decision.judged.clone());
+        if !decision.shadows.is_empty() {
+            self.shadows.clone_from(&decision.shadows);
+        }
         self.decisions += u64::from(decision.summary.is_some());
         self.trigger.clone_from(&decision.trigger);
     }

@@ -16,6 +16,10 @@ pub const OBJECT_BYTES_MAX: u64 = EXTENT_BYTES_MAX * OBJECT_EXTENTS_MAX;
 /// Most parts of an interval: 31 ms each at the default of two seconds.
 pub const UNITS_MAX: u16 = 64;
 
+/// Misses that a core is taken to keep in flight at a time: latency is divided by it to get stall
+/// time. 4 lies between a pointer chase (1) and a stream (10 line-fill buffers and more).
+pub(crate) const AT_ONCE: f32 = 4.0;
+
 /// How a ledger works. The defaults are MAT's where MAT has a word on it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -33,9 +37,6 @@ pub struct Config {
     /// MAT. With more, ticks may be shorter than `tick_ms`, and the average does not depend on how
     /// long they are.
     pub units: u16,
-    /// Misses a core keeps in flight at a time: latency is divided by it to get stall time. 4 lies
-    /// between a pointer chase (1) and a stream (10 line-fill buffers and more).
-    pub parallelism: f32,
     /// Latency taken for samples that carry none, nanoseconds. About one local DRAM access, so that
     /// cost keeps the order of accesses where no latency is measured.
     pub assumed_latency_ns: f32,
@@ -78,7 +79,6 @@ impl Default for Config {
             alpha: 0.1,
             tick_ms: 2000,
             units: 1,
-            parallelism: 4.0,
             assumed_latency_ns: 100.0,
             process_extents_max: 4 << 20,
             extents_max: 32 << 20,
@@ -122,9 +122,6 @@ impl Config {
         if !(1..=UNITS_MAX).contains(&self.units) || u64::from(self.units) > self.tick_ms {
             let want = "must be from 1 to 64, and at most one for each millisecond of tick_ms";
             return err("units", self.units.to_string(), want);
-        }
-        if !(self.parallelism >= 1.0 && self.parallelism.is_finite()) {
-            return err("parallelism", self.parallelism.to_string(), "must be at least 1");
         }
         if !(self.assumed_latency_ns > 0.0 && self.assumed_latency_ns.is_finite()) {
             let want = "must be above 0";

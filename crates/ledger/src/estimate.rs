@@ -12,13 +12,11 @@
 //! estimate         = s x own + (1 - s) x mean of the site   s = m h / (m h + 1)
 //! ```
 //! Extents that differ by chance alone all get their site's mean. Extents with many samples, or of
-//! a site with hot and cold ones, keep their own rate. [`RealizedRatios`] then correct the
-//! estimates by how earlier ones came true.
+//! a site with hot and cold ones, keep their own rate.
 
 use crate::by_site::{BySite, SITES_MAX};
 use crate::extent::Extent;
 use crate::ledger::Ledger;
-use crate::realized::{RealizedRatios, class};
 use tiercel_machine::number::nearest_f32;
 
 /// The overdispersion of fewer extents cannot be estimated: it is taken as 1, which is a standard
@@ -36,7 +34,6 @@ pub struct RateEstimates {
     unit: (f32, f32),
     /// See [`Ledger::samples_per_rate`].
     samples_per_rate: f32,
-    calibration: RealizedRatios,
 }
 
 /// Moments over the extents of a site: `n` counts samples, `e` is bytes times intervals observed.
@@ -64,11 +61,6 @@ impl Ledger {
         estimates
     }
 
-    /// The weight an EWMA keeps of its old value after so many intervals (MAT Eq. 1).
-    pub fn kept(&self, intervals: f64) -> f64 {
-        (1.0 - f64::from(self.config().alpha)).powf(intervals)
-    }
-
     /// A unit of time, in intervals and in milliseconds.
     fn unit(&self) -> (f32, f32) {
         let unit = 1.0 / f32::from(self.config().units);
@@ -92,7 +84,6 @@ impl RateEstimates {
             keep: 1.0 - ledger.config().alpha,
             unit: ledger.unit(),
             samples_per_rate: ledger.samples_per_rate(),
-            calibration: RealizedRatios::default(),
         }
     }
 
@@ -123,24 +114,9 @@ impl RateEstimates {
         sums.ee += e * e;
     }
 
-    /// Corrects later estimates by how earlier ones came true.
-    pub fn set_calibration(&mut self, calibration: RealizedRatios) {
-        self.calibration = calibration;
-    }
-
     /// The extent with estimated rates. The warm-up of a young extent, whose EWMA began at zero
     /// (MAT Eq. 1), is corrected.
     pub fn estimate<'a>(&self, extent: &Extent<'a>) -> Extent<'a> {
-        let (mut estimated, samples) = self.uncalibrated(extent);
-        let ratio = self.calibration.0[class(samples)];
-        estimated.reads_per_s *= ratio;
-        estimated.writes_per_s *= ratio;
-        estimated.cost_ns_per_s *= ratio;
-        estimated
-    }
-
-    /// The same without calibration, and the number of samples of the extent itself.
-    pub(crate) fn uncalibrated<'a>(&self, extent: &Extent<'a>) -> (Extent<'a>, f32) {
         let (grown, intervals) = self.warm_up(extent);
         let sites = self.sites.get(usize::from(extent.place));
         let sums = sites.and_then(|sites| sites.get(extent.site));
@@ -164,8 +140,7 @@ impl RateEstimates {
         } else {
             estimated(0.0, sums.stall_ns)
         };
-        let estimated = Extent { reads_per_s, writes_per_s, cost_ns_per_s, ..extent.clone() };
-        (estimated, self.samples(extent, grown, intervals))
+        Extent { reads_per_s, writes_per_s, cost_ns_per_s, ..extent.clone() }
     }
 
     fn samples(&self, extent: &Extent, grown: f32, intervals: f32) -> f32 {

@@ -41,7 +41,7 @@ pub struct Extent<'a> {
     pub reads_per_s: f32,
     /// Weighted average of writes per second.
     pub writes_per_s: f32,
-    /// Weighted average of stall time, nanoseconds per second: accesses x latency / parallelism.
+    /// Weighted average of stall time, nanoseconds per second: accesses x latency / 4.
     pub cost_ns_per_s: f32,
     /// Mean latency of its accesses, as sampled or assumed, nanoseconds; 0 without accesses.
     pub latency_ns: f32,

@@ -13,7 +13,7 @@
 //! nothing where no extent is larger than the finest: ten million small objects are not looked at.
 
 use tiercel_machine::NodeId;
-use tiercel_machine::number::{clamped_u32, index, signed};
+use tiercel_machine::number::{clamped_u32, index, nearest_f32, signed};
 
 use crate::config::OBJECT_EXTENTS_MAX;
 use crate::ledger::Ledger;
@@ -180,6 +180,8 @@ impl Ledger {
         debug_assert_eq!(pieces.iter().map(|(pages, _)| pages).sum::<u32>(), whole.pages);
         let home = self.only_home(&whole);
         self.clear_residency(number);
+        // Of the value, the pieces so far took these shares.
+        let (mut bytes_taken, mut heat_taken) = (0.0, 0.0);
         let gone = u64::from(whole.pages - pieces[0].0) << PAGE_SHIFT;
         self.live.bytes -= gone;
         self.process_mut(whole.process).live_bytes -= gone;
@@ -202,6 +204,12 @@ impl Ledger {
             } else {
                 let flags = row.flags & !(crate::row::HEAD | LAST);
                 last = self.insert_row(Row { flags, ..row });
+                let of_bytes = f64::from(pages) / f64::from(whole.pages);
+                let left = (1.0 - bytes_taken, 1.0 - heat_taken);
+                let part = |share: f64, left: f64| if left > 0.0 { share / left } else { 0.0 };
+                let heat = nearest_f32(part(share.into(), left.1).min(1.0));
+                self.share_value(number, Some(last), part(of_bytes, left.0).min(1.0), heat);
+                (bytes_taken, heat_taken) = (bytes_taken + of_bytes, heat_taken + f64::from(share));
             }
             at += row.bytes();
             match home {
@@ -263,6 +271,7 @@ impl Ledger {
         homes.extend(self.homes_of(above));
         self.clear_residency(number);
         self.clear_residency(above);
+        self.move_value(above, number);
         self.process_mut(b.process).index.remove(b.addr);
         let group = self.process(b.process).group;
         self.groups.remove_extent(group);

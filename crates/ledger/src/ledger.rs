@@ -10,7 +10,7 @@ use tiercel_machine::number::{clamped_u32, index_u16};
 use tiercel_machine::NodeId;
 use tiercel_wire::Sample;
 
-use crate::config::{Config, ConfigError, UNITS_MAX};
+use crate::config::{AT_ONCE, Config, ConfigError, UNITS_MAX};
 use crate::counts::{Characteristics, Counts, TickSummary};
 use crate::event_buffer::{Event, EventBuffer, LedgerEvent};
 use crate::extent::{Extent, ExtentId, Residency};
@@ -19,6 +19,7 @@ use crate::node_sums::LatencyByNode;
 use crate::process::Process;
 use crate::row::{BLOCK, FRESH, HEAD, LAST, MAPPED, Row, Rows, SPILLED, WARM};
 use crate::sub_extent::ExtentSizing;
+use crate::value::Values;
 
 /// Most processes at a time; a row names its process in 16 bits.
 pub const PROCESSES_MAX: usize = 65_535;
@@ -84,6 +85,7 @@ pub struct Ledger {
     pub(crate) live: Live,
     pub(crate) sizing: ExtentSizing,
     pub(crate) latencies: LatencyByNode,
+    pub(crate) values: Values,
     /// `None` before [`Ledger::listen`].
     pub(crate) events: Option<EventBuffer>,
     /// Time of the record that is being applied, nanoseconds.
@@ -140,6 +142,7 @@ impl Ledger {
             live: Live::default(),
             sizing: ExtentSizing::default(),
             latencies: LatencyByNode::new(),
+            values: Values::default(),
             events: None,
             event_ns: 0,
             seen_alive_ns: u64::MAX,
@@ -324,6 +327,7 @@ impl Ledger {
         self.advance(now_ms);
         self.record_fresh();
         self.resize_extents();
+        self.forget_old_values();
         for process in self.processes.iter_mut().flatten() {
             if !std::mem::take(&mut process.is_behind) {
                 let forgotten = process.tombstones.age();
@@ -570,7 +574,7 @@ impl Ledger {
         let decay = self.decay(self.closed.saturating_sub(row.clock));
         let per_s = decay * 1e3 / self.config.tick_ms as f32;
         let accesses = row.reads + row.writes;
-        let stall_ns = row.stall_ns * self.config.parallelism;
+        let stall_ns = row.stall_ns * AT_ONCE;
         let more = if row.has(SPILLED) { self.spill[&number].as_slice() } else { &[] };
         Extent {
             id: ExtentId(number),

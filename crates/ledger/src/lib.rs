@@ -13,7 +13,6 @@
 )]
 
 mod by_site;
-mod calibration;
 pub mod confidence;
 mod config;
 mod counts;
@@ -32,7 +31,6 @@ mod node_sums;
 mod objects;
 mod pace;
 mod process;
-mod realized;
 mod records;
 mod residency;
 mod resync;
@@ -41,9 +39,10 @@ mod samples;
 mod site_heat;
 mod site_history;
 mod sub_extent;
+mod value;
+mod valuing;
 
 pub use by_site::SITES_MAX;
-pub use calibration::{CALIBRATION_SAMPLES_MAX, Calibration};
 pub use config::{
     Bounds, Config, ConfigError, EXTENT_BYTES_MAX, OBJECT_BYTES_MAX, OBJECT_EXTENTS_MAX, UNITS_MAX,
 };
@@ -57,7 +56,7 @@ pub use ledger::{Ledger, LedgerError, PROCESSES_MAX};
 pub use lives::{ENDED_MAX, ENDED_TOTAL_MAX, SKEW_NS};
 pub use pace::{AtOnce, CHEAP_IN_UNIT, PIECE_UNITS, Pace};
 pub use process::{CUTS_MAX, TOMBSTONES_MAX};
-pub use realized::{RealizedRatios, realized_mean};
 pub use residency::UNLOCATED_MAX;
 pub use resync::Slice;
 pub use samples::{Attributed, Hit, SHARING_MAX};
+pub use value::{AccessValue, ExtentValue, VALUE_TAU_TICKS};

@@ -33,8 +33,6 @@ pub enum Reason {
     Demote,
     /// Deserves a better tier.
     Promote,
-    /// Did harm beyond chance, and goes back to where it was.
-    TakeBack,
     /// A user or a plan asked.
     Asked,
 }

@@ -7,8 +7,8 @@ use crate::counts::add;
 use crate::event_buffer::Event;
 use crate::ledger::Ledger;
 use crate::lives::{ENDED_MAX, ENDED_TOTAL_MAX, EndedLife};
-use crate::row::{FRESH, HEAD, LAST, PAGE_SHIFT, QUEUED, Row, SPILLED, Stamp, VAGUE};
-use tiercel_machine::number::{clamped_u32, index_u32, signed};
+use crate::row::{FRESH, HEAD, LAST, PAGE_SHIFT, QUEUED, Row, SPILLED, Stamp, VAGUE, VALUED};
+use tiercel_machine::number::{clamped_u32, index_u32, nearest_f32, signed};
 
 impl Ledger {
     /// The uppermost row that overlaps a range.
@@ -113,6 +113,9 @@ impl Ledger {
             self.live.born_ms -= born_ms;
         }
         self.clear_residency(number);
+        if row.has(VALUED) {
+            self.forget_value(number);
+        }
         let process = self.process_mut(row.process);
         process.live_bytes -= bytes;
         process.index.remove(row.addr);
@@ -250,6 +253,8 @@ impl Ledger {
     fn shrink_row(&mut self, number: u32, pages: u32) {
         let row = &mut self.rows[number];
         let gone = u64::from(row.pages - pages) << PAGE_SHIFT;
+        let share_gone = 1.0 - f64::from(pages) / f64::from(row.pages);
+        let is_valued = row.has(VALUED);
         if !row.has(FRESH) || row.hits > 0 {
             let share = pages as f32 / row.pages as f32;
             row.reads *= share;
@@ -263,6 +268,9 @@ impl Ledger {
         self.count_live(slot, site, -signed(gone));
         if !is_fresh {
             self.live.bytes -= gone;
+        }
+        if is_valued {
+            self.share_value(number, None, share_gone, nearest_f32(share_gone));
         }
         self.queue_for_scan(number);
     }
@@ -307,7 +315,7 @@ impl Ledger {
     /// A row of the same object about which nothing is known yet.
     pub(crate) fn untouched(row: &Row) -> Row {
         Row {
-            flags: row.flags & !(SPILLED | QUEUED),
+            flags: row.flags & !(SPILLED | QUEUED | VALUED),
             hits: 0,
             reads: 0.0,
             writes: 0.0,

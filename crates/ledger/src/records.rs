@@ -245,6 +245,7 @@ impl Ledger {
             row.set_born_ns(old.born_ns());
             row.flags |= VAGUE;
             self.live.born_ms += row.born_ms();
+            self.move_value(a, b);
             (from, to) = (self.next_of(a), self.next_of(b));
         }
     }

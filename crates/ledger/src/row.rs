@@ -29,6 +29,8 @@ pub(crate) const ADOPTED: u16 = 1 << 7;
 /// Its life at this address may have begun after `born`: a realloc moved it here or made it longer,
 /// or its birth was lost. What ended here meanwhile goes first.
 pub(crate) const VAGUE: u16 = 1 << 8;
+/// Samples hit it: it has an entry among the values.
+pub(crate) const VALUED: u16 = 1 << 9;
 /// The four bits of the arena, from 1 on; 0: the kernel placed the object. There are 8 arenas.
 const ARENA_SHIFT: u16 = 12;
 

@@ -10,6 +10,7 @@ use tiercel_machine::NodeId;
 use tiercel_machine::number::clamped_u32;
 use tiercel_wire::{AccessKind, Sample};
 
+use crate::config::AT_ONCE;
 use crate::event_buffer::Event;
 use crate::ledger::Ledger;
 use crate::lives::{EndedLife, SKEW_NS};
@@ -223,6 +224,7 @@ impl Ledger {
     fn hit_live(&mut self, slot: u16, number: u32, sample: &Sample) -> Hit {
         self.emit(slot, Event::Accessed { sample: *sample, life: None });
         if sample.kind == AccessKind::Dirtied {
+            self.count_value(number, sample);
             return Hit { site: self.rows[number].site(), home: self.home(number) };
         }
         let number = if self.rows[number].has(FRESH) {
@@ -232,6 +234,7 @@ impl Ledger {
             number
         };
         self.count_latency(number, sample);
+        self.count_value(number, sample);
         self.add(number, sample);
         Hit { site: self.rows[number].site(), home: self.home(number) }
     }
@@ -272,7 +275,7 @@ impl Ledger {
         }
         row.reads *= decay;
         row.writes *= decay;
-        row.stall_ns = row.stall_ns * decay + share * latency_ns / self.config.parallelism;
+        row.stall_ns = row.stall_ns * decay + share * latency_ns / AT_ONCE;
         let is_write = sample.kind == AccessKind::Write;
         *(if is_write { &mut row.writes } else { &mut row.reads }) += share;
         let at_ms = (sample.until_ns / 1_000_000).min(self.now_ms);
@@ -288,7 +291,7 @@ impl Ledger {
         let weight = sample.weight as f32;
         let is_write = sample.kind == AccessKind::Write;
         let accesses = if is_write { (0.0, weight) } else { (weight, 0.0) };
-        let stall_ns = weight * self.latency_of(sample) / self.config.parallelism;
+        let stall_ns = weight * self.latency_of(sample) / AT_ONCE;
         self.count_heat(slot, site, accesses, stall_ns);
     }
 

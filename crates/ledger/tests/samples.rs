@@ -4,7 +4,7 @@
 
 use expect_test::{Expect, expect};
 use tiercel_ledger::movement::{Failure, Move, Outcome, Reason};
-use tiercel_ledger::{Calibration, Config, Ledger, Range};
+use tiercel_ledger::{Config, Ledger, Range};
 use tiercel_machine::NodeId;
 use tiercel_wire::{AccessKind, Flags, Record, Sample, Version};
 
@@ -514,40 +514,6 @@ fn unequal_extents_keep_their_own_rates_as_far_as_the_evidence_goes() {
     check_estimates(&[12, 2, 1, 4, 0, 3, 1, 9], expect!["84 124 171 100 24 108 171 87"]);
     // Too few to estimate how much they differ.
     check_estimates(&[3, 1], expect!["89 132"]);
-}
-
-/// A thousand objects of one site. In each interval ten others have ten samples each, or the same
-/// ten do. Answers what is believed of one that has just had them, over what was without forecasts.
-fn realized_ratio(wanders: bool) -> f32 {
-    let mut world = World::new(Config::default());
-    let page = |nth: usize| 1024 * (nth as u64 + 1);
-    for nth in 0..1000 {
-        world.born(page(nth), 256, Flags(0));
-    }
-    world.tick();
-    let mut calibration = Calibration::default();
-    let mut hot = 0;
-    for round in 0..20 {
-        hot = if wanders { round * 10 } else { 0 };
-        for nth in (hot..hot + 10).flat_map(|nth| [nth; 10]) {
-            world.sample(page(nth), 1000, AccessKind::Read, Some(100));
-        }
-        world.tick();
-        let estimates = world.ledger.rate_estimates();
-        calibration.observe(&world.ledger);
-        calibration.note(world.ledger.extents(), &estimates);
-    }
-    let extent = world.ledger.find(PID, page(hot) * OS_PAGE).expect("lives");
-    let mut estimates = world.ledger.rate_estimates();
-    let before = estimates.estimate(&extent);
-    estimates.set_calibration(calibration.ratios());
-    estimates.estimate(&extent).accesses_per_s() / before.accesses_per_s()
-}
-
-#[test]
-fn heat_that_drifts_is_discounted() {
-    let (wandering, steady) = (realized_ratio(true), realized_ratio(false));
-    assert!(wandering < 0.4 && steady > 0.95 && steady < 1.1, "{wandering} {steady}");
 }
 
 #[test]

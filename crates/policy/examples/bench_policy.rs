@@ -3,9 +3,9 @@
 //! Knows nothing of real programs: objects and heat are made up, from a fixed seed.
 
 use tiercel_bench::{BenchResult, thread_cpu_ns};
-use tiercel_ledger::{Config as LedgerConfig, Ledger, Range};
+use tiercel_ledger::{AccessValue, Config as LedgerConfig, Ledger, Range};
 use tiercel_machine::{Machine, Node, NodeId};
-use tiercel_policy::{Budgets, Config, Interval, Limit, Policy};
+use tiercel_policy::{Budgets, Config, Gate, Interval, Limit, Policy};
 use tiercel_wire::{AccessKind, Flags, Record, Sample, Version};
 
 /// Processes, and sizes of OS pages and objects, bytes; decisions of which the median counts.
@@ -24,7 +24,7 @@ fn main() {
     let ledger = ledger(extents);
     let machine = machine();
     let budgets = Budgets::fast(Limit::ShareOfPeak(0.25));
-    let mut plain = Vec::new();
+    let (mut plain, mut shadow) = (Vec::new(), Vec::new());
     let mut rows: Vec<(&str, Vec<f64>)> = vec![
         ("apb", Vec::new()),
         ("cpb", Vec::new()),
@@ -36,6 +36,7 @@ fn main() {
         for (prioritise, times) in &mut rows {
             times.push(assignment_ms(&ledger, &machine, &budgets, prioritise));
         }
+        shadow.push(shadow_ms(&ledger, &machine, &budgets));
     }
     for (prioritise, times) in &rows {
         let name = prioritise.split(':').next().unwrap_or(prioritise);
@@ -47,6 +48,8 @@ fn main() {
             Some(limit_ms),
         );
     }
+    let name = format!("shadow placements, {} M extents, a tenth sampled", extents / 1_000_000);
+    print_result(&name, &shadow, None, Some(LIMIT_MS * extents as f64 / 10e6));
     print_result("assignment by apb against sorting alone", &rows[0].1, Some(&plain), None);
 }
 
@@ -54,6 +57,7 @@ fn main() {
 fn ledger(extents: u64) -> Ledger {
     let mut ledger = Ledger::new(LedgerConfig::default(), 0).expect("a good config");
     ledger.set_arenas(&[Some(NodeId(0)), Some(NodeId(1))]);
+    ledger.set_values(AccessValue::of(&machine()).expect("two tiers"));
     let mut random = 1u64;
     for pid in 0..PROCESSES as u32 {
         ledger.process_born(pid).expect("a new process");
@@ -111,8 +115,18 @@ fn assignment_ms(ledger: &Ledger, machine: &Machine, budgets: &Budgets, prioriti
     let config = Config {
         prioritise: prioritise.parse().expect("a routine"),
         trigger: "time:ticks=1".parse().expect("a routine"),
+        gate: Gate::None,
         ..Config::default()
     };
+    decision_ms(config, ledger, machine, budgets)
+}
+
+/// One tick of shadow placements, the first, of all extents that samples hit.
+fn shadow_ms(ledger: &Ledger, machine: &Machine, budgets: &Budgets) -> f64 {
+    decision_ms(Config::default(), ledger, machine, budgets)
+}
+
+fn decision_ms(config: Config, ledger: &Ledger, machine: &Machine, budgets: &Budgets) -> f64 {
     let mut policy = Policy::new(config).expect("a good config");
     let interval = Interval { elapsed_ms: 2000, ..Interval::default() };
     let began = thread_cpu_ns();

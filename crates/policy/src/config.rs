@@ -10,7 +10,7 @@ use crate::routine::{Aggregate, Enforce, Fill, Gate, Prioritise, Time, Trigger};
 /// Shortest unit in which the ledger counts time, milliseconds: 2^32 of them are a year.
 const UNIT_MS_MIN: u64 = 10;
 
-/// A policy. The defaults are MAT's constants, with cost per byte and a gate in front.
+/// A policy. The defaults are MAT's constants, with shadow placements in place of its assignments.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
@@ -27,7 +27,7 @@ pub struct Config {
     pub trigger: Trigger,
     /// How priorities become tiers.
     pub enforce: Enforce,
-    /// What a move must promise.
+    /// What is in front of the mover.
     pub gate: Gate,
 }
 
@@ -38,7 +38,8 @@ impl Default for Config {
             first_tick_ms: 32,
             aggregate: Aggregate::default(),
             prioritise: Prioritise::default(),
-            trigger: Trigger::default(),
+            // Shadow placements look at each tick, and move rarely.
+            trigger: Trigger::Time(Time { ticks: 1, first: 1 }),
             enforce: Enforce::default(),
             gate: Gate::default(),
         }
@@ -94,19 +95,12 @@ impl Config {
             }
             Trigger::Allocation(_) | Trigger::Never => {}
         }
-        if let Gate::Benefit(gate) = &self.gate {
-            let positive = |x: f64| x > 0.0 && x.is_finite();
-            let (horizon, cost) = (gate.horizon_s, gate.move_ns_per_byte);
-            ensure("gate.benefit.horizon_s", horizon, positive(horizon), "must be above 0")?;
-            ensure("gate.benefit.move_ns_per_byte", cost, positive(cost), "must be above 0")?;
-            for (name, value) in [
-                ("gate.benefit.margin", gate.margin),
-                ("gate.benefit.settle_s", gate.settle_s),
-                ("gate.benefit.canary", gate.canary),
-                ("gate.benefit.assumed_gap_ns", gate.assumed_gap_ns),
-            ] {
-                ensure(name, value, value >= 0.0 && value.is_finite(), "must be at least 0")?;
-            }
+        if let Some(gate) = self.gate.shadow() {
+            let cost = gate.move_ns_per_byte;
+            let is_share = (0.0..=1.0).contains(&gate.loss);
+            ensure("gate.shadow.loss", gate.loss, is_share, "must be from 0 to 1")?;
+            let is_cost = cost > 0.0 && cost.is_finite();
+            ensure("gate.shadow.move_ns_per_byte", cost, is_cost, "must be above 0")?;
         }
         Ok(())
     }

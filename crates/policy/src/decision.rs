@@ -5,12 +5,12 @@ use serde::Serialize;
 use tiercel_ledger::movement::Move;
 use tiercel_machine::{NodeId, format_bytes};
 
-use crate::trial_result::TrialResult;
+use crate::shadow::ShadowReport;
 
 /// The moves to make after a tick.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Decision {
-    /// Reverted moves first, then demotions, then promotions; to be executed in this order.
+    /// Demotions first, then promotions; to be executed in this order.
     pub moves: Vec<Move>,
     /// Why the trigger fired or did not, as text for the user.
     pub trigger: String,
@@ -20,8 +20,8 @@ pub struct Decision {
     pub problems: Vec<Problem>,
     /// Bytes that each process may allocate in each tier before the next tick.
     pub births: Vec<BirthPlan>,
-    /// Expected and measured benefit of an earlier decision.
-    pub judged: Option<TrialResult>,
+    /// The accounts of shadow placements, by group and tier.
+    pub shadows: Vec<ShadowReport>,
 }
 
 /// What an assignment considered, over all groups.
@@ -62,20 +62,14 @@ pub struct Refused {
 pub enum MoveRefusal {
     /// The migration cost exceeds the benefit within the horizon.
     CostExceedsBenefit,
-    /// It moved too recently (hysteresis).
-    MovedRecently,
+    /// Moves may not cost more now: neither the loss budget nor what was saved pays for it.
+    LossBudget,
     /// The rate limit is used up.
     RateLimit,
     /// The target tier is full.
     NoRoom,
-    /// Only a trial share moves first, to measure the benefit.
-    TrialPending,
-    /// A trial is being measured, or the last one had no benefit.
-    TrialRunning,
     /// A decision has no more than [`crate::MOVES_MAX`] moves.
     TooManyMoves,
-    /// A demotion whose room no allowed promotion needs.
-    RoomNotNeeded,
 }
 
 /// What keeps the policy from working.

@@ -32,7 +32,7 @@ pub const VARIABLES: [(&str, &str); 10] = [
     ("lifetime_s", "seconds that objects of its site lived, mean; its age where it is older"),
     ("idle_s", "seconds since an access was last seen; its age if none was"),
     ("latency_ns", "mean latency of its accesses, as sampled or assumed"),
-    ("cost", "stall time, nanoseconds per second: accesses x latency / parallelism"),
+    ("cost", "stall time, nanoseconds per second: accesses x latency / 4"),
 ];
 
 /// Values of [`VARIABLES`], in their order.

@@ -3,8 +3,8 @@
 //! problems. Knows nothing of files, clocks or how anything is moved; it never calls a mover.
 //!
 //! MAT's four routines (3.4), each an enum of its own: [`Aggregate`] runs inside the ledger,
-//! [`Prioritise`] orders extents, [`Trigger`] decides when, [`Enforce`] assigns tiers. A [`Gate`]
-//! is in front of the mover: moves that do not pay are not requested.
+//! [`Prioritise`] orders extents, [`Trigger`] decides when, [`Enforce`] assigns tiers. By default a
+//! [`Gate`] takes their place: shadow placements, which find out what pays without moving anything.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -13,22 +13,22 @@
 )]
 
 mod assign;
-mod audit;
 mod budget;
 mod config;
 mod decision;
-mod evidence;
 mod expression;
 mod interval;
 mod move_builder;
+mod move_cost;
 mod order;
 mod policy;
 mod prioritise;
 mod routine;
+mod shadow;
+mod shadows;
 mod tiers;
-mod trial;
-mod trial_result;
 mod trigger;
+mod usage;
 
 pub use assign::FILL_TAIL;
 pub use budget::{Budgets, Group, Limit, LimitError, Members};
@@ -36,11 +36,11 @@ pub use config::{Config, ConfigError};
 pub use decision::{BirthPlan, Decision, MoveRefusal, Problem, Refused, Summary};
 pub use expression::{Expression, ExpressionError, VARIABLES};
 pub use interval::Interval;
-pub use move_builder::{MOVES_MAX, RECENT_MAX};
+pub use move_builder::MOVES_MAX;
 pub use policy::{Policy, divide};
 pub use routine::{
-    Aggregate, Allocation, Benefit, Enforce, Ewma, Fill, Gate, Llcmpi, Prioritise, RoutineError,
+    Aggregate, Allocation, Enforce, Ewma, Fill, Gate, Llcmpi, Prioritise, RoutineError, Shadow,
     Time, Trigger,
 };
-pub use trial::TRIAL_MOVES_MAX;
-pub use trial_result::{TrialResult, Verdict};
+pub use shadow::ShadowReport;
+pub use tiers::ASSUMED_GAP_NS;

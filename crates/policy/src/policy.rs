@@ -5,33 +5,29 @@
 use std::collections::{BTreeMap, BTreeSet};
 use tiercel_machine::number::{index, saturating_u64, share_of};
 
-use tiercel_ledger::movement::{Failure, Outcome};
+use tiercel_ledger::movement::{Failure, Move, Outcome, Reason};
 use tiercel_ledger::{
-    AtOnce, CALIBRATION_SAMPLES_MAX, CHEAP_IN_UNIT, Calibration, Extent, ExtentId, Ledger,
-    PIECE_UNITS, Pace, RateEstimates,
+    AtOnce, CHEAP_IN_UNIT, Extent, ExtentId, Ledger, PIECE_UNITS, Pace, RateEstimates,
 };
 use tiercel_machine::{Machine, NodeId};
 
 use crate::assign::{Candidate, assign};
-use crate::audit::Audit;
 use crate::budget::{Budgets, Group};
 use crate::config::{Config, ConfigError};
 use crate::decision::{BirthPlan, Decision, Problem, Summary};
 use crate::interval::Interval;
-use crate::move_builder::{Canary, MoveBuilder, MoveCost, Recent, TierUsage};
+use crate::move_builder::MoveBuilder;
+use crate::move_cost::MoveCost;
 use crate::prioritise;
-use crate::routine::{Benefit, Enforce, Gate, Prioritise};
-use crate::tiers::Tiers;
-use crate::trial::{PromotionAllowance, Trials};
-use crate::trial_result::TrialResult;
+use crate::routine::{Enforce, Prioritise, Trigger};
+use crate::shadows::{Round, Shadows};
+use crate::tiers::{ASSUMED_GAP_NS, Tiers};
 use crate::trigger::TriggerState;
+use crate::usage::TierUsage;
 
 /// At least an eighth of the reserve for births is kept, also when there were none lately: bursts
 /// come without warning.
 const RESERVE_MIN_DIVISOR: u64 = 8;
-
-/// Extents from which calibration samples are chosen.
-const LOOKED_AT_MAX: usize = 8 * CALIBRATION_SAMPLES_MAX;
 
 /// At most a quarter of a limit is written off after moves failed for lack of memory.
 const SHORTFALL_MAX_DIVISOR: u64 = 4;
@@ -54,10 +50,7 @@ pub struct Policy {
     /// Most bytes each group's objects had at a tick.
     peaks: BTreeMap<String, u64>,
     cost: MoveCost,
-    recent: Recent,
-    trials: Trials,
-    audit: Audit,
-    calibration: Calibration,
+    shadows: Shadows,
     /// Time since the last assignment.
     since_ms: u64,
     /// Nodes on which moves lately failed for lack of memory.
@@ -72,19 +65,14 @@ impl Policy {
     /// A policy that has seen nothing yet.
     pub fn new(config: Config) -> Result<Policy, ConfigError> {
         config.check()?;
-        let cost = match &config.gate {
-            Gate::Benefit(benefit) => benefit.move_ns_per_byte,
-            Gate::None => Benefit::default().move_ns_per_byte,
-        };
+        let assumed = config.gate.shadow().cloned().unwrap_or_default();
+        let cost = assumed.move_ns_per_byte;
         Ok(Policy {
             config,
             trigger: TriggerState::default(),
             peaks: BTreeMap::new(),
             cost: MoveCost::new(cost),
-            recent: Recent::default(),
-            trials: Trials::default(),
-            audit: Audit::default(),
-            calibration: Calibration::default(),
+            shadows: Shadows::default(),
             since_ms: 0,
             full: BTreeSet::new(),
             shortfall_bytes: BTreeMap::new(),
@@ -103,8 +91,9 @@ impl Policy {
             self.full.insert(outcome.asked.to);
         }
         self.cost.learn(outcome);
-        self.trials.outcome(outcome);
-        self.audit.outcome(outcome);
+        if self.config.gate.shadow().is_some() {
+            self.shadows.outcome(outcome);
+        }
     }
 
     /// Cost of moving a byte to a node, as far as learned, nanoseconds.
@@ -140,10 +129,6 @@ impl Policy {
             saturating_u64(recent_bytes).saturating_add(interval.allocated_bytes);
         self.note_peaks(ledger, budgets);
         let mut decision = Decision::default();
-        self.trials.observe(ledger, interval, ticks);
-        if let Some(benefit) = self.config.gate.benefit().filter(|_| !interval.is_modelled) {
-            self.audit.observe(ledger, interval.elapsed_ms, benefit.horizon_s);
-        }
         let has_evidence = ledger.totals().samples_attributed >= FIRST_SAMPLES;
         let verdict = self.trigger.tick(&self.config.trigger, interval, (ticks, has_evidence));
         decision.trigger = verdict.why;
@@ -162,24 +147,27 @@ impl Policy {
         if one_tier {
             decision.problems.push(Problem::OneTier);
         }
-        if !one_tier {
-            self.judge(ledger, interval, &mut decision);
-        }
-        // After a trial that paid, more follows at once.
-        let has_paid = decision.judged.as_ref().is_some_and(TrialResult::opens);
-        if (verdict.fires || has_paid) && !one_tier && decision.moves.is_empty() {
-            let (ledger, gate) = (pace.ledger(), self.config.gate.benefit());
-            let allowance = self.trials.allowance(gate, interval, ledger.now_ms());
-            // While nothing may be promoted, all extents are considered only if a tier holds too
-            // much, or if no sample has hit any, which is then reported.
-            let is_idle = allowance == PromotionAllowance::Nothing
-                && ledger.totals().samples_attributed > 0
-                && !usage.iter().any(TierUsage::holds_too_much);
-            if !is_idle {
-                self.enforce(pace, budgets, &members, &mut usage, allowance, &mut decision);
-                let believed = self.audit.gains_believed();
-                self.trials.begin(pace.ledger(), &decision.moves, allowance, believed);
+        if let (false, Some(gate)) = (one_tier, self.config.gate.shadow()) {
+            for (group, usage) in budgets.groups.iter().zip(&usage) {
+                report_group(group, usage, &mut decision);
+                report_latencies(usage, &mut decision);
+                self.cost.assume(machine, &usage.tiers);
             }
+            let may_act = verdict.fires && self.config.trigger != Trigger::Never;
+            let round = Round {
+                gate,
+                cost: &self.cost,
+                interval,
+                since_ms: self.since_ms,
+                acts: may_act,
+                budgets,
+                members: &members,
+            };
+            self.shadows.decide(pace, &round, &mut usage, &mut decision);
+        } else if verdict.fires && !one_tier {
+            self.enforce(pace, budgets, &members, &mut usage, &mut decision);
+        }
+        if verdict.fires && !one_tier {
             self.since_ms = 0;
             self.shortfall_bytes
                 .values_mut()
@@ -212,7 +200,7 @@ impl Policy {
         let members = members(ledger, budgets);
         let mut usage = self.tier_usage(ledger, machine, budgets, &members);
         let mut seen = Seen::default();
-        let (mut lists, _) = self.candidates(pace, budgets, &members, &mut usage, &mut seen);
+        let mut lists = self.candidates(pace, budgets, &members, &mut usage, &mut seen);
         let mut best = Vec::new();
         for (usage, list) in usage.iter().zip(&mut lists) {
             let end = assign(list, &usage.fillable(), pace)[0];
@@ -241,18 +229,14 @@ impl Policy {
         budgets: &Budgets,
         members: &[Vec<u32>],
     ) -> Vec<TierUsage> {
-        let gap_ns = self
-            .config
-            .gate
-            .benefit()
-            .map_or(Benefit::default().assumed_gap_ns, |b| b.assumed_gap_ns);
         let groups = budgets.groups.iter().zip(members);
         groups
             .map(|(group, pids)| {
-                let mut tiers = Tiers::new(machine, group.home, gap_ns);
+                let mut tiers = Tiers::new(machine, group.home);
                 tiers.observe(ledger);
                 let used = usage(ledger, &tiers, pids);
-                let mut limits = self.limits(group, &tiers);
+                let allowed = self.allowed(group, &tiers);
+                let mut limits = self.limits(&allowed, &tiers);
                 for (limit, (tier, used)) in limits.iter_mut().zip(tiers.tiers.iter().zip(&used)) {
                     let left = tier.nodes.iter().map(|node| budgets.left_bytes.get(node).copied());
                     let left: Option<u64> = left.sum();
@@ -260,7 +244,8 @@ impl Policy {
                 }
                 let room = limits.iter().map(|limit| self.room(*limit)).collect();
                 let placed = vec![0; used.len()];
-                TierUsage { tiers, limits, room, used, placed }
+                let budgets = budgets_of(&allowed, &tiers);
+                TierUsage { tiers, limits, budgets, room, used, placed }
             })
             .collect()
     }
@@ -289,88 +274,57 @@ impl Policy {
         limit_bytes - kept.min(needed)
     }
 
-    fn limits(&self, group: &Group, tiers: &Tiers) -> Vec<u64> {
+    /// What a group may hold in each tier.
+    fn allowed(&self, group: &Group, tiers: &Tiers) -> Vec<u64> {
         let peak = self.peaks.get(&group.name).copied().unwrap_or(0);
-        let limit = |(rank, tier): (usize, &tiercel_machine::Tier)| {
-            let bytes = group.bytes_in(rank, peak, tier.capacity_bytes);
+        let ranked = tiers.tiers.iter().enumerate();
+        ranked.map(|(rank, tier)| group.bytes_in(rank, peak, tier.capacity_bytes)).collect()
+    }
+
+    /// The same, less what others were found to hold.
+    fn limits(&self, allowed: &[u64], tiers: &Tiers) -> Vec<u64> {
+        let limit = |(bytes, tier): (&u64, &tiercel_machine::Tier)| {
             let short = tier.nodes.iter().filter_map(|node| self.shortfall_bytes.get(node)).sum();
             bytes - (bytes / SHORTFALL_MAX_DIVISOR).min(short)
         };
-        tiers.tiers.iter().enumerate().map(limit).collect()
+        allowed.iter().zip(&tiers.tiers).map(limit).collect()
     }
 
-    /// Evaluates trials that have ended, and reverts those that did harm.
-    fn judge(&mut self, ledger: &Ledger, interval: &Interval, decision: &mut Decision) {
-        let gate = self.config.gate.benefit();
-        let Some((judged, mut back)) = self.trials.judge(ledger, gate, interval) else { return };
-        for asked in &mut back {
-            asked.cost_ns = asked.bytes as f64 * self.cost.ns_per_byte(asked.to);
-            if let Some(extent) = ledger.find(asked.pid, asked.addr) {
-                self.recent.note(extent.id, asked, ledger.now_ms());
-            }
-        }
-        decision.moves = back;
-        decision.judged = Some(judged);
-    }
-
+    /// Assigns all extents tiers, and moves what is elsewhere, as in MAT.
     fn enforce(
         &mut self,
         pace: &mut dyn Pace,
         budgets: &Budgets,
         members: &[Vec<u32>],
         usage: &mut [TierUsage],
-        allowance: PromotionAllowance,
         decision: &mut Decision,
     ) {
         let mut seen = Seen::default();
-        let ledger = pace.ledger();
-        let began_ms = ledger.now_ms();
-        self.calibration.observe(ledger);
-        let (mut lists, estimates) = self.candidates(pace, budgets, members, usage, &mut seen);
-        let ledger = pace.ledger();
-        if allowance != PromotionAllowance::Nothing {
-            self.note_estimates(ledger, &estimates, &lists);
-        }
-        self.report(ledger, seen, decision);
-        self.recent.forget(
-            ledger.now_ms(),
-            self.config.gate.benefit().map_or(0.0, |benefit| benefit.settle_s),
-        );
-        let mut summary = Summary::default();
-        let mut moves = Vec::new();
+        let began_ms = pace.ledger().now_ms();
+        let mut lists = self.candidates(pace, budgets, members, usage, &mut seen);
+        self.report(pace.ledger(), seen, decision);
+        let (mut summary, mut moves) = (Summary::default(), Vec::new());
         for ((group, usage), list) in budgets.groups.iter().zip(usage).zip(&mut lists) {
-            self.report_group(group, usage, decision);
-            let room = usage.fillable();
-            let ends = assign(list, &room, pace);
-            let canary = Canary::new(allowance, &room);
+            report_group(group, usage, decision);
+            let ends = assign(list, &usage.fillable(), pace);
             let mut builder = MoveBuilder {
                 pace,
                 began_ms,
-                estimates: &estimates,
-                gate: &self.config.gate,
                 usage,
                 summary: &mut summary,
                 moves: &mut moves,
-                recent: &mut self.recent,
                 cost: &self.cost,
-                gains_believed: self.audit.gains_believed(),
-                bytes_left: rate_limit_bytes(&self.config.gate, self.since_ms),
-                allowance,
-                canary,
             };
             builder.build(list, &ends);
         }
-        moves.sort_by_key(|m: &tiercel_ledger::movement::Move| {
-            m.reason != tiercel_ledger::movement::Reason::Demote
-        });
+        moves.sort_by_key(|asked: &Move| asked.reason != Reason::Demote);
         decision.moves = moves;
         summary.refused.sort_by_key(|refused| refused.why);
         decision.summary = Some(summary);
     }
 
-    /// Every extent of every group with its priority and its tier, and the estimates behind them.
-    /// MAT's own routines use sampled rates, without a gate. What a plan places is no candidate,
-    /// and its capacity must not be filled.
+    /// Every extent of every group with its priority and its tier. What a plan places is no
+    /// candidate, and its capacity must not be filled.
     fn candidates(
         &self,
         pace: &mut dyn Pace,
@@ -378,38 +332,30 @@ impl Policy {
         members: &[Vec<u32>],
         usage: &mut [TierUsage],
         seen: &mut Seen,
-    ) -> (Vec<Vec<Candidate>>, RateEstimates) {
-        let mut estimates = match (&self.config.prioritise, &self.config.gate) {
-            (Prioritise::Cpb, _) | (_, Gate::Benefit(_)) => RateEstimates::new(pace.ledger()),
-            (_, Gate::None) => RateEstimates::default(),
-        };
-        // Only priorities by cost need all sites' sums before the first extent's.
-        let counts_first = self.config.prioritise == Prioritise::Cpb;
-        if counts_first {
+    ) -> Vec<Vec<Candidate>> {
+        let mut estimates = RateEstimates::default();
+        // Priorities by cost need all sites' sums before the first extent's.
+        if self.config.prioritise == Prioritise::Cpb {
+            estimates = RateEstimates::new(pace.ledger());
             in_pieces(pace, |ledger, from| {
                 ledger.extents_from(from, PIECE_UNITS).for_each(|extent| estimates.add(&extent));
             });
         }
-        let counts = !counts_first && self.config.gate != Gate::None;
         let mut lists = vec![Vec::new(); usage.len()];
         if let [only] = lists.as_mut_slice() {
             only.reserve(index(pace.ledger().extent_totals().0));
         }
-        estimates.set_calibration(self.calibration.ratios());
         in_pieces(pace, |ledger, from| {
             let group_of = |pid| members.iter().position(|pids| pids.binary_search(&pid).is_ok());
             let groups: Vec<_> = ledger.places().map(|pid| pid.and_then(group_of)).collect();
             for extent in ledger.extents_from(from, PIECE_UNITS) {
                 let Some(group) = groups[usize::from(extent.place)] else { continue };
-                if counts {
-                    estimates.add(&extent);
-                }
                 let known = (ledger, &estimates);
                 let candidate = self.candidate(&extent, budgets, &mut usage[group], seen, known);
                 lists[group].extend(candidate);
             }
         });
-        (lists, estimates)
+        lists
     }
 
     /// The priority of an extent; `None` for what has no memory, and for what a plan places, which
@@ -443,21 +389,6 @@ impl Policy {
         Some(Candidate::new(key.unwrap_or(0), rank, extent.id, bytes))
     }
 
-    /// Some of the candidates are looked at again at the next assignment.
-    fn note_estimates(
-        &mut self,
-        ledger: &Ledger,
-        estimates: &RateEstimates,
-        lists: &[Vec<Candidate>],
-    ) {
-        if self.config.gate == Gate::None {
-            return;
-        }
-        let step = lists.iter().map(Vec::len).sum::<usize>() / LOOKED_AT_MAX + 1;
-        let ids = lists.iter().flatten().step_by(step).map(Candidate::id);
-        self.calibration.note(ids.filter_map(|id| ledger.extent(id)), estimates);
-    }
-
     fn report(&self, ledger: &Ledger, seen: Seen, decision: &mut Decision) {
         let problems = &mut decision.problems;
         if seen.unlocated > 0 {
@@ -474,23 +405,32 @@ impl Policy {
             problems.push(Problem::NoAccesses);
         }
     }
+}
 
-    fn report_group(&self, group: &Group, usage: &TierUsage, decision: &mut Decision) {
-        if usage.room[0] == 0 {
-            let outside_bytes = group.outside_bytes.first().copied().unwrap_or(0);
-            let limit_bytes = usage.limits[0] + outside_bytes;
-            let group = group.name.clone();
-            decision.problems.push(Problem::NoBudget { group, limit_bytes, outside_bytes });
-        }
-        if let Some(benefit) = self.config.gate.benefit()
-            && !usage.tiers.latencies_known
-        {
-            let problem = Problem::LatenciesUnknown { assumed_gap_ns: benefit.assumed_gap_ns };
-            if !decision.problems.contains(&problem) {
-                decision.problems.push(problem);
-            }
-        }
+fn report_group(group: &Group, usage: &TierUsage, decision: &mut Decision) {
+    if usage.room[0] == 0 {
+        let outside_bytes = group.outside_bytes.first().copied().unwrap_or(0);
+        let limit_bytes = usage.limits[0] + outside_bytes;
+        let group = group.name.clone();
+        decision.problems.push(Problem::NoBudget { group, limit_bytes, outside_bytes });
     }
+}
+
+/// Values of accesses rest on latencies.
+fn report_latencies(usage: &TierUsage, decision: &mut Decision) {
+    let problem = Problem::LatenciesUnknown { assumed_gap_ns: ASSUMED_GAP_NS };
+    if !usage.tiers.latencies_known && !decision.problems.contains(&problem) {
+        decision.problems.push(problem);
+    }
+}
+
+/// What has to leave a tier that holds more: a node never does, whatever residency that is not
+/// looked up yet seems to say, so where its capacity is the limit there is none.
+fn budgets_of(allowed: &[u64], tiers: &Tiers) -> Vec<u64> {
+    let budget = |(bytes, tier): (&u64, &tiercel_machine::Tier)| {
+        if *bytes < tier.capacity_bytes { *bytes } else { u64::MAX }
+    };
+    allowed.iter().zip(&tiers.tiers).map(budget).collect()
 }
 
 #[derive(Default)]
@@ -531,16 +471,6 @@ fn usage(ledger: &Ledger, tiers: &Tiers, pids: &[u32]) -> Vec<u64> {
         }
     }
     used
-}
-
-/// Bytes the gate lets through at this assignment.
-fn rate_limit_bytes(gate: &Gate, since_ms: u64) -> u64 {
-    match gate {
-        Gate::Benefit(benefit) if benefit.bytes_per_s > 0 => {
-            benefit.bytes_per_s.saturating_mul(since_ms) / 1000
-        }
-        _ => u64::MAX,
-    }
 }
 
 /// Of the bytes that are left, the part that each process gets whether it allocates or not, all

@@ -124,53 +124,41 @@ pub struct Fill {
     pub follow_births: bool,
 }
 
-/// What a move must promise before it is requested.
+/// What is in front of the mover.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(remote = "Self", rename_all = "kebab-case")]
 pub enum Gate {
     /// Nothing: every assignment is enforced at once, as in MAT.
     None,
-    /// To save more than it costs.
-    Benefit(Benefit),
+    /// Shadow placements find out what pays, and nothing else moves. They order extents
+    /// themselves.
+    Shadow(Shadow),
 }
 
 impl Gate {
     /// The gate's settings; `None` without one.
-    pub fn benefit(&self) -> Option<&Benefit> {
+    pub fn shadow(&self) -> Option<&Shadow> {
         match self {
-            Gate::Benefit(benefit) => Some(benefit),
+            Gate::Shadow(shadow) => Some(shadow),
             Gate::None => None,
         }
     }
 }
 
-/// A move pays when gain x horizon > cost x margin.
+/// Shadow placements with a loss budget.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Benefit {
-    /// How long today's access rates are believed to last, seconds, and never longer than an extent
-    /// has lived. 30: three assignments at the default tick and trigger.
-    pub horizon_s: f64,
-    /// How many times its cost a move must save; 1 by default.
-    pub margin: f64,
-    /// Initial estimate of the cost of moving a byte, until it is measured, nanoseconds. 0.7:
-    /// move_pages of 4 KiB at about 3 us each.
+pub struct Shadow {
+    /// Share of the run time that moves may cost without having brought anything, 0 to 1; 0.01 by
+    /// default.
+    pub loss: f64,
+    /// Initial estimate of the cost of moving a byte, until it is measured, where the machine's
+    /// bandwidths are unknown, nanoseconds. 0.7: move_pages of 4 KiB at about 3 us each.
     pub move_ns_per_byte: f64,
-    /// Cool-down: an extent does not move back within this time, seconds. 20: two assignments at
-    /// the default tick and trigger.
-    pub settle_s: f64,
-    /// Share of the best tier that a trial moves, in and out: 0 to 1. Up to four times as much
-    /// where the share would give too few samples. After a trial without benefit nothing is
-    /// promoted for `settle_s`, twice as long each time; one that did harm is reverted. 0: no
-    /// trials, all moves are executed. 0.05: little enough to lose.
-    pub canary: f64,
-    /// Bytes moved per second at most, over the time since the last assignment; 0: no limit. 1
-    /// GiB/s is what one mover thread reaches at the default cost, with some to spare.
+    /// Bytes moved per second at most, over the time since the last decision; 0: no limit. 1 GiB/s
+    /// is what one mover thread reaches at the default cost, with some to spare.
     #[serde(deserialize_with = "bytes")]
     pub bytes_per_s: u64,
-    /// Latency gap assumed between neighbouring tiers where the machine gives none, nanoseconds.
-    /// About one hop over a link.
-    pub assumed_gap_ns: f64,
 }
 
 impl Default for Ewma {
@@ -203,17 +191,9 @@ impl Default for Fill {
     }
 }
 
-impl Default for Benefit {
-    fn default() -> Benefit {
-        Benefit {
-            horizon_s: 30.0,
-            margin: 1.0,
-            move_ns_per_byte: 0.7,
-            settle_s: 20.0,
-            canary: 0.05,
-            bytes_per_s: 1 << 30,
-            assumed_gap_ns: 100.0,
-        }
+impl Default for Shadow {
+    fn default() -> Shadow {
+        Shadow { loss: 0.01, move_ns_per_byte: 0.7, bytes_per_s: 1 << 30 }
     }
 }
 
@@ -237,7 +217,7 @@ impl Default for Enforce {
 
 impl Default for Gate {
     fn default() -> Gate {
-        Gate::Benefit(Benefit::default())
+        Gate::Shadow(Shadow::default())
     }
 }
 
@@ -315,7 +295,7 @@ routine!(Enforce, "enforce", "`fill`, with options as `{ fill = { percent = 90 }
 routine!(
     Gate,
     "gate",
-    "`none` or `benefit`, with options as `{ benefit = { horizon_s = 30 } }`",
+    "`none` or `shadow`, with options as `{ shadow = { loss = 0.01 } }`",
     plain["none"]
 );
 

@@ -5,6 +5,14 @@ use tiercel_ledger::{Extent, Ledger};
 use tiercel_machine::number::{index_u8, nearest_f32, signed};
 use tiercel_machine::{Machine, NodeId, Tier};
 
+/// Latency gap assumed between neighbouring tiers where the machine gives none, nanoseconds. About
+/// one hop over a link.
+pub const ASSUMED_GAP_NS: f64 = 100.0;
+
+/// Misses under way at once, by which latency is divided to get stall time: between a pointer chase
+/// (1) and a stream (10 line-fill buffers and more).
+const AT_ONCE: f64 = 4.0;
+
 /// Latency the best tier is given where the machine knows none. Only ratios to it are used.
 const ASSUMED_BEST_NS: f64 = 100.0;
 
@@ -21,14 +29,14 @@ pub(crate) struct Tiers {
 }
 
 impl Tiers {
-    pub(crate) fn new(machine: &Machine, home: Option<NodeId>, assumed_gap_ns: f64) -> Tiers {
+    pub(crate) fn new(machine: &Machine, home: Option<NodeId>) -> Tiers {
         let tiers = home.map_or_else(|| machine.tiers(), |home| machine.tiers_from(home));
         let mut latencies_known = true;
         let mut latency_ns: Vec<(f64, f64)> = Vec::new();
         for tier in &tiers {
             let better = latency_ns
                 .last()
-                .map(|(read, write)| (read + assumed_gap_ns, write + assumed_gap_ns));
+                .map(|(read, write)| (read + ASSUMED_GAP_NS, write + ASSUMED_GAP_NS));
             let (read, write) = mean_latency(machine, home, tier);
             latencies_known &= read.is_some();
             let read_ns = read.or(better.map(|b| b.0)).unwrap_or(ASSUMED_BEST_NS);
@@ -74,11 +82,19 @@ impl Tiers {
     }
 
     /// Stall time saved per second by serving an extent from tier `to` instead of `from`.
-    pub(crate) fn gain_ns_per_s(&self, extent: &Extent, from: u8, to: u8, parallelism: f64) -> f64 {
+    pub(crate) fn gain_ns_per_s(&self, extent: &Extent, from: u8, to: u8) -> f64 {
         let (from, to) = (self.latency_ns[usize::from(from)], self.latency_ns[usize::from(to)]);
         let reads = f64::from(extent.reads_per_s) * (from.0 - to.0);
         let writes = f64::from(extent.writes_per_s) * (from.1 - to.1);
-        (reads + writes) / parallelism
+        (reads + writes) / AT_ONCE
+    }
+
+    /// What of the gap between the best tier and the last lies below this one, 0 to 1.
+    pub(crate) fn gap_below(&self, rank: u8) -> f64 {
+        let at = |rank: usize| self.latency_ns[rank].0;
+        let all = at(self.len() - 1) - at(0);
+        let below = at(usize::from(rank) + 1) - at(usize::from(rank));
+        if all > 0.0 { (below / all).clamp(0.0, 1.0) } else { 1.0 / (self.len() - 1) as f64 }
     }
 
     /// Read latency of the last tier over that of `rank`: turns a stall measured there into the

@@ -47,10 +47,9 @@ fn the_defaults_are_the_papers_constants() {
         expect![[r#"
             ewma:alpha=0.1
             cpb
-            time:first=1, ticks=5
+            time:first=1, ticks=1
             fill:follow_births=true, percent=90
-            benefit:assumed_gap_ns=100.0, bytes_per_s=1073741824, canary=0.05,
-            horizon_s=30.0, margin=1.0, move_ns_per_byte=0.7, settle_s=20.0"#]],
+            shadow:bytes_per_s=1073741824, loss=0.01, move_ns_per_byte=0.7"#]],
     );
     let config = Config::mat();
     assert_eq!(config.tick_ms, 2000);
@@ -83,7 +82,7 @@ fn words_and_tables_mean_the_same() {
         bytes = "512 MiB"
         [prioritise]
         expression = "(reads*2+writes*10)/bytes"
-        [gate.benefit]
+        [gate.shadow]
         bytes_per_s = 1000
         "#,
         expect![[r#"
@@ -91,8 +90,7 @@ fn words_and_tables_mean_the_same() {
             expression:(reads*2+writes*10)/bytes
             allocation:bytes=536870912
             fill:follow_births=true, percent=90
-            benefit:assumed_gap_ns=100.0, bytes_per_s=1000, canary=0.05, horizon_s=30.0,
-            margin=1.0, move_ns_per_byte=0.7, settle_s=20.0"#]],
+            shadow:bytes_per_s=1000, loss=0.01, move_ns_per_byte=0.7"#]],
     );
 }
 
@@ -158,6 +156,19 @@ fn mistakes_are_refused_with_their_place() {
     check(
         "trigger = { time = { ticks = 0 } }",
         expect!["policy: trigger.time.ticks = 0: must be at least 1"],
+    );
+    check(
+        "gate = { shadow = { loss = 1.5 } }",
+        expect!["policy: gate.shadow.loss = 1.5: must be from 0 to 1"],
+    );
+    check(
+        "gate = { benefit = { horizon_s = 30 } }",
+        expect![[r#"
+            TOML parse error at line 1, column 10
+              |
+            1 | gate = { benefit = { horizon_s = 30 } }
+              |          ^^^^^^^
+            unknown variant `benefit`, expected `none` or `shadow`"#]],
     );
 }
 

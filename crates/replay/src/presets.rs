@@ -4,7 +4,7 @@
 //! Streams last as long as the lab's workloads, so that policies have the pace and the sizes of
 //! lab/experiments/mat.toml, which divides MAT's by 40.
 
-use tiercel_policy::{Benefit, Config, Gate, Prioritise, Trigger};
+use tiercel_policy::{Config, Prioritise, Trigger};
 
 use crate::drive::Setting;
 use crate::run::Contender;
@@ -17,7 +17,7 @@ const FINEST_BYTES: u64 = 256 << 10;
 
 /// Names that stand for contenders, and what they are.
 pub const PRESETS: [(&str, &str); 7] = [
-    ("tiercel", "the default policy, with its gate"),
+    ("tiercel", "the default policy: shadow placements"),
     ("never", "births by budget, no moves"),
     ("mat", "MAT as published: nine policies, each assignment enforced"),
     ("interleave", "OS pages in turns"),
@@ -60,11 +60,9 @@ fn tiercel(name: &str, policy: Config) -> Contender {
     configured(name, policy, (EXTENT_BYTES, FINEST_BYTES))
 }
 
-/// Times divided by 40, as in that experiment: the horizon is three quarters of a second.
+/// Times divided by 40, as in that experiment.
 fn at_pace(config: Config) -> Config {
-    let trigger = "time:ticks=2".parse().expect("a trigger");
-    let gate = Gate::Benefit(Benefit { horizon_s: 0.75, settle_s: 0.5, ..Benefit::default() });
-    Config { tick_ms: TICK_MS, trigger, gate, ..config }
+    Config { tick_ms: TICK_MS, ..config }
 }
 
 fn mat() -> Vec<(String, Contender)> {

@@ -18,7 +18,7 @@ use crate::stream::{Accesses, Half, OS_PAGES_MAX, Piece, Script, Stream};
 /// Longest time over which accesses happen at once, nanoseconds.
 const PART_NS: u64 = 5_000_000;
 
-/// Misses under way at once where the sampler does not say it: the ledger's `parallelism`.
+/// Misses under way at once where the sampler does not say it: as the ledger takes it.
 const AT_ONCE: f64 = 4.0;
 
 /// Most misses that a core has under way at once.

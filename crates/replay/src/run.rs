@@ -261,7 +261,7 @@ impl Host {
         births.welcome(&stream.pids, room_bytes);
         let tick_ns = setting.policy.tick_ms * 1_000_000;
         Ok(Host {
-            driver: Driver::new(setting, speeds, room_bytes, &stream.pids)?,
+            driver: Driver::new(setting, speeds, room_bytes, &stream.pids, model.scale)?,
             births,
             sampler: Sampler::new(model.period, model.scale, seed),
             samples: Vec::new(),

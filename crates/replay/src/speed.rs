@@ -13,18 +13,9 @@
 //! lab took 14.7. Latency does not rise with load here, so that a miss costs the same wherever all
 //! others go: without that no bound could be computed.
 
-use tiercel_machine::{Machine, Node, NodeId, peak_gb_s};
-use tiercel_wire::emulator::BLOCK_BYTES;
-use tiercel_wire::layout::OS_PAGE_BYTES;
+use tiercel_machine::{Machine, MissCost, Node, NodeId};
 
 use crate::stream::Accesses;
-
-/// Bytes of a line, which every miss moves at least.
-const LINE_BYTES: f64 = 64.0;
-
-/// What the kernel does for a moved OS page beside copying, nanoseconds: `move_pages` takes 2.4 to
-/// 4.5 us in a guest with several nodes, less 4 KiB at 10 GB/s. The modelled mover's figure.
-const MOVE_NS_PER_OS_PAGE: f64 = 2000.0;
 
 /// What keeps a machine from being replayed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -53,18 +44,8 @@ pub struct Speeds {
     pub fast: NodeId,
     /// The slow one.
     pub slow: NodeId,
-    of_fast: NodeSpeed,
-    of_slow: NodeSpeed,
-}
-
-/// One memory, as one CPU sees it.
-#[derive(Clone, Copy, Debug)]
-struct NodeSpeed {
-    read_latency_ns: f64,
-    write_latency_ns: f64,
-    read_ns_per_byte: f64,
-    write_ns_per_byte: f64,
-    block_bytes: f64,
+    of_fast: MissCost,
+    of_slow: MissCost,
 }
 
 impl Speeds {
@@ -76,7 +57,7 @@ impl Speeds {
             return Err(one_tier());
         };
         let ids = [best.nodes[0], last.nodes[0]];
-        let of = |id: NodeId| NodeSpeed::new(machine, machine.node(id).ok_or_else(one_tier)?);
+        let of = |id: NodeId| cost(machine, machine.node(id).ok_or_else(one_tier)?);
         let (of_fast, of_slow) = (of(ids[0])?, of(ids[1])?);
         let two = machine.part(&ids).map_err(|_| one_tier())?;
         // The part is numbered from 0 in the order of the machine's numbers.
@@ -95,87 +76,47 @@ impl Speeds {
 
     /// How much longer accesses take if all of them go to slow memory, nanoseconds.
     pub fn value_ns(&self, accesses: &Accesses) -> f64 {
-        self.of_slow.accesses_ns(accesses) - self.of_fast.accesses_ns(accesses)
+        accesses_ns(&self.of_slow, accesses) - accesses_ns(&self.of_fast, accesses)
     }
 
     /// How long accesses take in fast memory, which is part of the program's work, nanoseconds.
     pub fn fast_ns(&self, accesses: &Accesses) -> f64 {
-        self.of_fast.accesses_ns(accesses)
+        accesses_ns(&self.of_fast, accesses)
     }
 
     /// The latency a sampler reports of such an access, from fast memory or from slow, nanoseconds:
     /// where bandwidth binds, what is under way at once waits for it (Little's law).
     pub fn latency_ns(&self, accesses: &Accesses, is_fast: bool, is_write: bool) -> f64 {
         let speed = if is_fast { &self.of_fast } else { &self.of_slow };
-        speed.miss_ns(accesses, is_write) * accesses.at_once
+        speed.miss_ns(accesses.at_once, accesses.apart, is_write) * accesses.at_once
     }
 
     /// Time of the CPU for a promoted byte, nanoseconds.
     pub fn promote_ns_per_byte(&self) -> f64 {
-        self.of_slow.read_ns_per_byte + self.of_fast.copy_to_ns_per_byte() + per_byte_of_os_page()
+        self.of_slow.copy_ns_per_byte(&self.of_fast)
     }
 
     /// Time of the CPU for a demoted byte, nanoseconds.
     pub fn demote_ns_per_byte(&self) -> f64 {
-        self.of_fast.read_ns_per_byte + self.of_slow.copy_to_ns_per_byte() + per_byte_of_os_page()
+        self.of_fast.copy_ns_per_byte(&self.of_slow)
     }
 }
 
-impl NodeSpeed {
-    fn new(machine: &Machine, node: &Node) -> Result<NodeSpeed, SpeedError> {
-        let unknown = |figure| {
-            let (machine, node) = (machine.name.clone(), node.id);
-            SpeedError::Unknown { machine, node, figure }
-        };
-        let figures = node.figures;
-        let read_latency_ns = figures.read_latency_ns.ok_or_else(|| unknown("read_latency_ns"))?;
-        let all_reads = peak_gb_s(&node.curve, 1.0).or(figures.read_gb_s);
-        let read_gb_s = all_reads.ok_or_else(|| unknown("read_gb_s"))?;
-        let write_gb_s = figures.write_gb_s.unwrap_or(read_gb_s);
-        let cpus = cpus_near(machine, node);
-        Ok(NodeSpeed {
-            read_latency_ns,
-            write_latency_ns: figures.write_latency_ns.unwrap_or(read_latency_ns),
-            read_ns_per_byte: cpus / read_gb_s,
-            write_ns_per_byte: cpus / write_gb_s,
-            block_bytes: node.granularity_bytes.map_or(LINE_BYTES, f64::from).max(LINE_BYTES),
-        })
-    }
-
-    fn accesses_ns(&self, accesses: &Accesses) -> f64 {
-        let back_ns = self.bytes_of(accesses) * self.write_ns_per_byte;
-        accesses.reads as f64 * self.miss_ns(accesses, false)
-            + accesses.writes as f64 * self.miss_ns(accesses, true)
-            + accesses.dirtied as f64 * back_ns
-    }
-
-    fn miss_ns(&self, accesses: &Accesses, is_write: bool) -> f64 {
-        let latency_ns = if is_write { self.write_latency_ns } else { self.read_latency_ns };
-        let bytes_ns = self.bytes_of(accesses) * self.read_ns_per_byte;
-        (latency_ns / accesses.at_once).max(bytes_ns)
-    }
-
-    fn bytes_of(&self, accesses: &Accesses) -> f64 {
-        if accesses.apart { self.block_bytes.min(BLOCK_BYTES as f64) } else { LINE_BYTES }
-    }
-
-    /// A copy's target is read before it is written, and its lines go back one by one.
-    fn copy_to_ns_per_byte(&self) -> f64 {
-        self.read_ns_per_byte + self.block_bytes / LINE_BYTES * self.write_ns_per_byte
-    }
+/// What a node's misses cost, if all figures that this needs are known.
+fn cost(machine: &Machine, node: &Node) -> Result<MissCost, SpeedError> {
+    let unknown = |figure| {
+        let (machine, node) = (machine.name.clone(), node.id);
+        SpeedError::Unknown { machine, node, figure }
+    };
+    let cost = MissCost::of(machine, node).ok_or_else(|| unknown("read_latency_ns"))?;
+    if cost.has_bandwidth() { Ok(cost) } else { Err(unknown("read_gb_s")) }
 }
 
-fn per_byte_of_os_page() -> f64 {
-    MOVE_NS_PER_OS_PAGE / OS_PAGE_BYTES as f64
-}
-
-/// CPUs that share a node's bandwidth: those beside it or its initiators, else all.
-fn cpus_near(machine: &Machine, node: &Node) -> f64 {
-    let is_near = |other: &&Node| other.id == node.id || node.initiators.contains(&other.id);
-    let near: usize = machine.nodes.iter().filter(is_near).map(|other| other.cpus.len()).sum();
-    let all: usize = machine.nodes.iter().map(|other| other.cpus.len()).sum();
-    let cpus = if near > 0 { near } else { all };
-    cpus.max(1) as f64
+fn accesses_ns(cost: &MissCost, accesses: &Accesses) -> f64 {
+    let Accesses { at_once, apart, .. } = *accesses;
+    accesses.reads as f64 * cost.miss_ns(at_once, apart, false)
+        + accesses.writes as f64 * cost.miss_ns(at_once, apart, true)
+        + accesses.dirtied as f64 * cost.write_back_ns(apart)
 }
 
 #[cfg(test)]

@@ -129,8 +129,8 @@ pub struct EngineArgs {
     /// How tiers are filled: fill=PERCENT
     #[arg(long, value_name = "ROUTINE", value_parser = enforce)]
     pub enforce: Option<Enforce>,
-    /// Cost-benefit gate for moves: benefit, or none
-    #[arg(long, value_name = "ROUTINE")]
+    /// What is in front of the mover: shadow=LOSS, or none
+    #[arg(long, value_name = "ROUTINE", value_parser = gate)]
     pub gate: Option<Gate>,
     /// Time between two ticks
     #[arg(long, value_name = "TIME")]
@@ -475,6 +475,12 @@ fn pool(text: &str) -> Result<Capacity, String> {
 /// `fill=90` is short for `fill:percent=90`.
 fn enforce(text: &str) -> Result<Enforce, tiercel_policy::RoutineError> {
     main_option(text, &[("fill", "percent")]).parse()
+}
+
+/// `shadow=0.02` is short for `shadow:loss=0.02`.
+fn gate(text: &str) -> Result<Gate, tiercel_policy::RoutineError> {
+    let text = if text == "shadow" { "shadow:" } else { text };
+    main_option(text, &[("shadow", "loss")]).parse()
 }
 
 fn main_option(text: &str, options: &[(&str, &str)]) -> String {

@@ -24,7 +24,7 @@ use serde_json::Value;
 use tiercel_daemon::protocol::Request;
 use tiercel_daemon::{Settings, Summary};
 use tiercel_machine::short_bytes;
-use tiercel_policy::{TrialResult, Verdict};
+use tiercel_policy::ShadowReport;
 
 /// `tiercel why`.
 pub fn why(args: &WhyArgs) -> Result<()> {
@@ -42,7 +42,7 @@ pub fn why(args: &WhyArgs) -> Result<()> {
     say(&moves_table(&rows))?;
     let status = serde_json::from_value::<Summary>(link.ask(&Request::Status, "status")?);
     let status = status.context("cannot parse the daemon's status")?;
-    say(&format!("{}{}", crate::show::refused_by_programs(&status), judged(&status)))
+    say(&format!("{}{}", crate::show::refused_by_programs(&status), accounts(&status)))
 }
 
 fn moves_table(rows: &[Value]) -> String {
@@ -65,51 +65,39 @@ fn moves_table(rows: &[Value]) -> String {
     table.text()
 }
 
-/// The verdict on each assignment: whether its moves paid. Empty before the first verdict.
-fn judged(summary: &Summary) -> String {
+/// The account of each placement: what moves saved and cost, and what they may cost now. Empty
+/// without shadow placements.
+fn accounts(summary: &Summary) -> String {
     use Align::{Left, Right};
-    if summary.benefit.last.is_empty() {
+    if summary.shadows.is_empty() {
         return String::new();
     }
     let mut table = Table::new(&[
-        ("judged", Right),
-        ("moved", Right),
-        ("expected", Right),
-        ("believed", Right),
-        ("measured", Right),
-        ("samples", Right),
-        ("cost", Right),
-        ("verdict", Left),
+        ("placement", Left),
+        ("saved", Right),
+        ("spent", Right),
+        ("may spend", Right),
+        ("would have saved", Right),
+        ("average over", Right),
+        ("looks ahead", Right),
+        ("values came true", Right),
     ]);
-    for one in &summary.benefit.last {
-        table.row(judgement_row(one));
-    }
+    summary.shadows.iter().for_each(|one| table.row(account_row(one)));
     format!("\n{}", table.text())
 }
 
-fn judgement_row(one: &TrialResult) -> Vec<String> {
-    let rate = |ns_per_s: f64| format!("{:.2}ms/s", ns_per_s / 1e6);
-    let kind = if one.canary { " (canary)" } else { "" };
+fn account_row(one: &ShadowReport) -> Vec<String> {
+    let ms = |ns: f64| format!("{:.2}ms", ns / 1e6);
     vec![
-        format!("{:.1}s", one.judged_ms as f64 / 1e3),
-        short_bytes(one.moved_bytes),
-        rate(one.expected_ns_per_s),
-        format!("{:.0}%", one.believed * 100.0),
-        one.measured_ns_per_s.map_or("-".to_owned(), rate),
-        format!("{:.0}", one.samples),
-        format!("{:.2}ms", one.cost_ns / 1e6),
-        format!("{}{kind}", verdict_text(one.verdict)),
+        format!("{}, tier {}", one.group, one.tier),
+        ms(one.saved_ns),
+        ms(one.spent_ns),
+        ms(one.bank_ns.max(0.0)),
+        ms(one.lead_ns.max(0.0)),
+        format!("{} ticks", one.average_ticks),
+        format!("{} ticks", one.horizon_ticks),
+        format!("x {:.2}", one.value_factor),
     ]
-}
-
-fn verdict_text(verdict: Verdict) -> &'static str {
-    match verdict {
-        Verdict::Paid => "paid",
-        Verdict::NotPaid => "did not pay; promotions pause",
-        Verdict::Unclear => "too few samples; a trial of the same size follows",
-        Verdict::TakenBack => "did harm; undone",
-        Verdict::Unmeasured => "not measured: no sampled latency, no counters",
-    }
 }
 
 /// `tiercel status`.

@@ -90,7 +90,6 @@ fn reason_name(reason: Reason) -> &'static str {
     match reason {
         Reason::Demote => "demote",
         Reason::Promote => "promote",
-        Reason::TakeBack => "take-back",
         Reason::Asked => "asked",
     }
 }

@@ -5,7 +5,7 @@
 
 use expect_test::Expect;
 use tiercel_ledger::movement::{Outcome, Reason};
-use tiercel_ledger::{Config as LedgerConfig, Ledger, Range};
+use tiercel_ledger::{AccessValue, Config as LedgerConfig, Ledger, Range};
 use tiercel_machine::{Machine, Node, NodeId};
 use tiercel_policy::{Budgets, Config, Decision, Interval, Limit, Policy};
 use tiercel_wire::{AccessKind, Flags, Record, Sample, Version};
@@ -42,6 +42,8 @@ impl World {
         // Extents are whole objects, whatever part of them is hot.
         let config = LedgerConfig { finest_bytes: 64 * MIB, ..LedgerConfig::default() };
         let mut ledger = Ledger::new(config, 0).expect("good");
+        let two = machine(&[(1000, 100.0), (1000, 300.0)]);
+        ledger.set_values(AccessValue::of(&two).expect("two tiers"));
         ledger.process_born(PID).expect("new");
         let names = Vec::new();
         let mut world = World { ledger, names, now_ms: 0, last: Interval::default() };

@@ -1,0 +1,132 @@
+//! The values of extents, as samples come and extents change.
+//! In: samples that hit rows, rows that are split, joined, moved and removed. Out:
+//! [`ExtentValue`]s. Knows nothing of how the value of an access is found.
+//!
+//! Rows that have an entry have the flag VALUED, so that the others cost no look.
+
+use tiercel_wire::{AccessKind, Sample};
+
+use crate::extent::{Extent, ExtentId};
+use crate::ledger::Ledger;
+use crate::row::VALUED;
+use crate::value::{AccessValue, Entry, ExtentValue, VALUE_TAU_TICKS};
+
+/// Entries without a sample for so many of the longest time constants are forgotten: what is left
+/// of them is 3e-4.
+const FORGOTTEN_TAUS: f64 = 8.0;
+
+/// Entries looked at in a tick to forget them: 1 ms at 0.2 us each.
+const SWEEP_ENTRIES: usize = 4096;
+
+impl Ledger {
+    /// From now on the value of accesses is counted, extent by extent.
+    pub fn set_values(&mut self, value: AccessValue) {
+        self.values.of = Some(value);
+    }
+
+    /// The extents that samples hit of late, ascending from a number on; some may be no records.
+    pub fn valued_from(&self, number: u32) -> impl Iterator<Item = ExtentId> {
+        self.values.entries.range(number..).map(|(number, _)| ExtentId(*number))
+    }
+
+    /// The value of an extent; nothing where no sample hit it of late.
+    pub fn value(&self, extent: &Extent) -> Option<ExtentValue> {
+        let entry = self.values.entries.get(&extent.id.0)?;
+        Some(self.value_of(extent.id.0, entry))
+    }
+
+    fn value_of(&self, number: u32, entry: &Entry) -> ExtentValue {
+        let (now_ns, tau_s) = (self.now_ms * 1_000_000, self.value_tau_s());
+        let first_ns = self.values.first_ns.unwrap_or(now_ns);
+        let since_ns = self.rows[number].born_ns().max(first_ns);
+        // Half a tick at least: a mean over less is no mean.
+        let least_s = self.config.tick_ms as f64 / 2e3;
+        let age_s = (now_ns.saturating_sub(since_ns) as f64 / 1e9).max(least_s);
+        let means = entry.faded(now_ns, tau_s);
+        let seen: [f64; 2] = tau_s.map(|tau_s| 1.0 / (1.0 - (-age_s / tau_s).exp()));
+        let ns_per_s: [f64; 2] = std::array::from_fn(|at| f64::from(means[at]) * seen[at]);
+        let Entry { total_ns, squares, .. } = *entry;
+        let of_sample = squares / total_ns.abs().max(f64::MIN_POSITIVE);
+        // An average with the time constant tau rests on the samples of 2 tau.
+        let deviation = std::array::from_fn(|at| {
+            (ns_per_s[at].abs() * of_sample / age_s.min(2.0 * tau_s[at])).sqrt()
+        });
+        ExtentValue { id: ExtentId(number), total_ns, squares, ns_per_s, deviation }
+    }
+
+    /// The time constants, seconds.
+    pub fn value_tau_s(&self) -> [f64; 2] {
+        VALUE_TAU_TICKS.map(|ticks| ticks * self.config.tick_ms as f64 / 1e3)
+    }
+
+    /// A sample hit a row.
+    pub(crate) fn count_value(&mut self, number: u32, sample: &Sample) {
+        let Some(value) = self.values.of else { return };
+        self.values.has_dirtied |= sample.kind == AccessKind::Dirtied;
+        let ns = value.ns(sample, !self.values.has_dirtied);
+        let (at_ns, tau_s) = (sample.until_ns, self.value_tau_s());
+        self.values.first_ns.get_or_insert(at_ns);
+        let entry = self.values.entries.entry(number);
+        let entry = entry.or_insert(Entry { total_ns: 0.0, squares: 0.0, means: [0.0; 2], at_ns });
+        entry.add(ns, at_ns, tau_s);
+        self.rows[number].flags |= VALUED;
+    }
+
+    /// A row is gone.
+    pub(crate) fn forget_value(&mut self, number: u32) {
+        self.values.entries.remove(&number);
+    }
+
+    /// A row gave so much of itself away: another one got that part, or none did.
+    pub(crate) fn share_value(&mut self, number: u32, to: Option<u32>, bytes: f64, heat: f32) {
+        let Some(entry) = self.values.entries.get_mut(&number) else { return };
+        let part = entry.part(bytes, heat);
+        *entry = entry.part(1.0 - bytes, 1.0 - heat);
+        if let Some(to) = to {
+            self.add_value(to, part);
+        }
+    }
+
+    /// A row takes over what is known of another one.
+    pub(crate) fn move_value(&mut self, from: u32, to: u32) {
+        if let Some(entry) = self.values.entries.remove(&from) {
+            self.rows[from].flags &= !VALUED;
+            self.add_value(to, entry);
+        }
+    }
+
+    fn add_value(&mut self, number: u32, part: Entry) {
+        let tau_s = self.value_tau_s();
+        let entry = self.values.entries.entry(number).or_insert(Entry {
+            total_ns: 0.0,
+            squares: 0.0,
+            means: [0.0; 2],
+            at_ns: part.at_ns,
+        });
+        let at_ns = entry.at_ns.max(part.at_ns);
+        let (ours, theirs) = (entry.faded(at_ns, tau_s), part.faded(at_ns, tau_s));
+        entry.means = std::array::from_fn(|at| ours[at] + theirs[at]);
+        entry.total_ns += part.total_ns;
+        entry.squares += part.squares;
+        entry.at_ns = at_ns;
+        self.rows[number].flags |= VALUED;
+    }
+
+    /// Forgets entries that no sample has hit for long; bounded.
+    pub(crate) fn forget_old_values(&mut self) {
+        let kept_ns = self.value_tau_s()[1] * FORGOTTEN_TAUS * 1e9;
+        let now_ns = self.now_ms * 1_000_000;
+        let is_old = |entry: &Entry| now_ns.saturating_sub(entry.at_ns) as f64 > kept_ns;
+        let from = self.values.sweep_at;
+        let seen = self.values.entries.range(from..).take(SWEEP_ENTRIES);
+        let seen: Vec<(u32, bool)> = seen.map(|(number, entry)| (*number, is_old(entry))).collect();
+        self.values.sweep_at = match seen.last() {
+            Some((last, _)) if seen.len() == SWEEP_ENTRIES => last + 1,
+            _ => 0,
+        };
+        for (number, _) in seen.into_iter().filter(|(_, is_old)| *is_old) {
+            self.rows[number].flags &= !VALUED;
+            self.values.entries.remove(&number);
+        }
+    }
+}

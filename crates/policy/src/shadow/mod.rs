@@ -1,0 +1,243 @@
+//! Shadow placements with a loss budget.
+//! In: the ledger's values, tiers, room, what moves cost. Out: who changes sides, and an account of
+//! why. Knows nothing of how anything is moved.
+//!
+//! Every access is sampled wherever it lies, so any placement can be scored without making it. Each
+//! expert keeps a placement of its own, a bit for each extent, pays for its moves and is credited
+//! with what it would have saved. The real placement exchanges by the best expert's rates and
+//! horizon, and spends no more than the bank:
+//!
+//! ```text
+//! bank  = loss x age + saved - spent + max(0, lead of the best expert)
+//! saved = value served fast by the real placement, less what home would have served fast
+//! ```
+//! (ski rental with the choice of experts). Doing nothing is the default: without a lead only the
+//! loss budget is spent, and what failed is not spent again. There is one such placement for each
+//! group and each boundary between tiers.
+
+mod exchange;
+mod experts;
+mod follow;
+mod guard;
+mod report;
+
+use tiercel_ledger::{ExtentId, PIECE_UNITS, Pace, VALUE_TAU_TICKS};
+
+pub use report::ShadowReport;
+
+use exchange::{Exchanged, Item, Terms, evict, exchange};
+use experts::{Expert, Experts, by_density};
+pub(crate) use follow::Scope;
+use follow::{Entry, Marks};
+use guard::{Guard, Progress};
+
+/// Part of its lead that is trusted to the best expert. In replay 0.5 to 2 differ by less than a
+/// point of the bound's gain, and 1 loses least.
+const CREDIT: f64 = 1.0;
+
+/// Extents that are looked at in a tick for those that no sample hit, which leave first.
+const SWEEP_EXTENTS: usize = PIECE_UNITS;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Shadow {
+    marks: Marks,
+    experts: Experts,
+    guard: Guard,
+    age_s: f64,
+    /// In values that are not multiplied by the guard's factor.
+    saved_ns: f64,
+    spent_ns: f64,
+    /// Mover time since the last decision.
+    moved_ns: f64,
+    sweep_at: usize,
+}
+
+/// What a tick is given.
+pub(crate) struct Turn<'a> {
+    pub(crate) scope: Scope<'a>,
+    /// Nanoseconds a byte that comes in or goes.
+    pub(crate) up: f64,
+    pub(crate) down: f64,
+    /// Bytes that may lie in the tier above the boundary, and that do.
+    pub(crate) room: u64,
+    pub(crate) used: u64,
+    /// Bytes that the group may have there at all: what is beyond leaves, whether that pays or not.
+    pub(crate) budget: u64,
+    /// Share of the time that moves may cost without having brought anything.
+    pub(crate) loss: f64,
+    pub(crate) elapsed_s: f64,
+    pub(crate) instructions: Option<u64>,
+    pub(crate) bytes_left: u64,
+    /// Whether the real placement may change.
+    pub(crate) acts: bool,
+}
+
+/// An extent that changes sides.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Change {
+    pub(crate) id: ExtentId,
+    pub(crate) bytes: u64,
+    pub(crate) is_promotion: bool,
+    pub(crate) gain_ns_per_s: f64,
+}
+
+/// What a tick came to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Outcome {
+    pub(crate) changes: Vec<Change>,
+    pub(crate) report: ShadowReport,
+    pub(crate) extents: u64,
+    pub(crate) bytes: u64,
+    /// Extents in slow memory that samples hit and that do not move: it does not pay, the bank is
+    /// too small, the mover's rate is used up. Number and bytes.
+    pub(crate) left: [(u64, u64); 3],
+}
+
+impl Shadow {
+    /// Moves took so long.
+    pub(crate) fn spent(&mut self, ns: f64) {
+        self.spent_ns += ns;
+        self.moved_ns += ns;
+    }
+
+    /// Scores the experts, lets them exchange, and says what the real placement should exchange.
+    pub(crate) fn tick(&mut self, pace: &mut dyn Pace, turn: &Turn) -> Outcome {
+        let tick_s = pace.ledger().config().tick_ms as f64 / 1e3;
+        self.age_s += turn.elapsed_s;
+        let mut entries = self.marks.entries(pace, &turn.scope);
+        self.score(&entries, turn, tick_s);
+        let is_wanted = entries.iter().any(|entry| !entry.is_fast() && entry.new_ns > 0.0);
+        if is_wanted || turn.used > turn.budget {
+            self.sweep(pace, &turn.scope, &mut entries);
+        }
+        let factor = self.guard.factor();
+        let terms = |experts: &Experts, expert| Terms {
+            up: turn.up,
+            down: turn.down,
+            horizon_s: experts.horizon_s(expert, tick_s) * factor,
+            room: turn.room,
+            used: turn.used,
+            bank: 0.0,
+            bytes_left: turn.bytes_left,
+        };
+        entries.iter_mut().for_each(|entry| entry.bits_before = entry.bits);
+        for expert in Experts::all() {
+            let terms = terms(&self.experts, expert);
+            self.experts.exchange(expert, &mut entries, &terms);
+            pace.compared(entries.len().min(PIECE_UNITS));
+        }
+        let (best, lead_ns) = self.experts.best(factor);
+        let bank = self.bank_ns(turn.loss, factor, lead_ns);
+        let terms = Terms { bank, ..terms(&self.experts, best) };
+        self.marks.keep(&entries);
+        let report = self.report(best, (lead_ns, bank), factor, entries.len());
+        outcome(&entries, best, &terms, turn, report)
+    }
+
+    fn score(&mut self, entries: &[Entry], turn: &Turn, tick_s: f64) {
+        self.experts.score(entries, turn.elapsed_s, tick_s);
+        let mut progress = Progress {
+            elapsed_ns: turn.elapsed_s * 1e9,
+            mover_ns: std::mem::take(&mut self.moved_ns),
+            instructions: turn.instructions.unwrap_or(0) as f64,
+            ..Progress::default()
+        };
+        for entry in entries.iter().filter(|entry| entry.new_ns != 0.0) {
+            // What was moved in the interval lay there for about half of it.
+            let fast = (entry.real() + entry.real_before) / 2.0;
+            self.saved_ns += entry.new_ns * (fast - entry.home);
+            progress.value_ns += entry.new_ns;
+            progress.moved_ns += entry.new_ns * (entry.real() - entry.real_before).abs();
+            progress.slow_ns += entry.new_ns * (1.0 - fast);
+            progress.variance += entry.new_squares * (1.0 - fast);
+        }
+        self.guard.observe(&progress);
+    }
+
+    fn bank_ns(&self, loss: f64, factor: f64, lead_ns: f64) -> f64 {
+        let budget = loss * self.age_s * 1e9;
+        budget + factor * self.saved_ns - self.spent_ns + CREDIT * lead_ns.max(0.0)
+    }
+
+    fn report(
+        &self,
+        best: Expert,
+        (lead_ns, bank_ns): (f64, f64),
+        value_factor: f64,
+        extents: usize,
+    ) -> ShadowReport {
+        ShadowReport {
+            extents: extents as u64,
+            average_ticks: VALUE_TAU_TICKS[best.tau()],
+            horizon_ticks: best.horizon_ticks(),
+            lead_ns,
+            saved_ns: self.saved_ns * value_factor,
+            spent_ns: self.spent_ns,
+            bank_ns,
+            value_factor,
+            ..ShadowReport::default()
+        }
+    }
+
+    /// Adds extents that lie above the boundary and that no sample hit of late; bounded, in turns.
+    fn sweep(&mut self, pace: &mut dyn Pace, scope: &Scope, entries: &mut Vec<Entry>) {
+        let ledger = pace.ledger();
+        let known: std::collections::HashSet<ExtentId> =
+            entries.iter().map(|entry| entry.id).collect();
+        let places = ledger.extent_places();
+        let count = places.min(SWEEP_EXTENTS);
+        let from = self.sweep_at.checked_rem(places).unwrap_or(0);
+        let wrapped = (from + count).saturating_sub(places);
+        let seen = ledger.extents_from(from, count).chain(ledger.extents_from(0, wrapped));
+        let seen = seen.filter(|extent| !known.contains(&extent.id));
+        entries.extend(seen.filter_map(|extent| scope.entry(&extent).filter(|one| one.there > 0)));
+        self.sweep_at = from + count;
+        pace.worked(count);
+    }
+}
+
+/// What the real placement exchanges.
+fn outcome(
+    entries: &[Entry],
+    best: Expert,
+    terms: &Terms,
+    turn: &Turn,
+    report: ShadowReport,
+) -> Outcome {
+    let items: Vec<Item> = entries.iter().map(|entry| best.real_item(entry)).collect();
+    let order = by_density(&items);
+    let mut done = Exchanged::default();
+    if turn.acts && terms.used > turn.budget {
+        // A budget is kept whether that pays or not.
+        done = evict(&items, &order, &Terms { room: turn.budget, ..*terms });
+    } else if turn.acts {
+        done = exchange(&items, &order, terms);
+    }
+    let left = [(0, 0), done.unpaid, done.limited];
+    let mut outcome = Outcome { report, left, ..Outcome::default() };
+    let mut moves = vec![false; items.len()];
+    for at in done.chosen {
+        moves[at] = true;
+        outcome.changes.push(change(&entries[at], &items[at]));
+    }
+    for ((entry, item), moves) in entries.iter().zip(&items).zip(moves) {
+        outcome.extents += 1;
+        outcome.bytes += entry.footprint;
+        if !moves && !item.is_inside && item.rate > 0.0 {
+            outcome.left[0].0 += 1;
+            outcome.left[0].1 += item.bytes - item.there;
+        }
+    }
+    let others = outcome.left[1].0 + outcome.left[2].0;
+    let bytes = outcome.left[1].1 + outcome.left[2].1;
+    outcome.left[0] =
+        (outcome.left[0].0.saturating_sub(others), outcome.left[0].1.saturating_sub(bytes));
+    outcome
+}
+
+fn change(entry: &Entry, item: &Item) -> Change {
+    let is_promotion = !item.is_inside;
+    let gain_ns_per_s = if is_promotion { item.gain() } else { -item.loss() };
+    Change { id: entry.id, bytes: entry.footprint, is_promotion, gain_ns_per_s }
+}
