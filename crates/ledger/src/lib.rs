@@ -33,6 +33,7 @@ mod pace;
 mod process;
 mod realized;
 mod records;
+pub mod regions;
 mod residency;
 mod resync;
 mod row;

@@ -131,7 +131,7 @@ impl Config {
     }
 }
 
-fn ensure(
+pub(crate) fn ensure(
     name: &'static str,
     value: f64,
     holds: bool,

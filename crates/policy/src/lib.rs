@@ -22,6 +22,7 @@ mod expression;
 mod interval;
 mod move_builder;
 mod order;
+pub mod pages;
 mod policy;
 mod prioritise;
 mod routine;
