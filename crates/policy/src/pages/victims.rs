@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
-use tiercel_ledger::regions::{GroupId, Unit, UnitKey};
+use tiercel_ledger::regions::{GroupId, Regions, Unit, UnitKey};
 use tiercel_machine::NodeId;
 
 /// What lies where, as the ledger of OS pages knows it.
@@ -14,6 +14,16 @@ pub trait Residents {
 
     /// The unit at an address as it is now; `None` where nothing is tracked.
     fn find(&self, key: UnitKey) -> Option<Unit>;
+}
+
+impl Residents for Regions {
+    fn next_victim(&mut self, group: GroupId, node: NodeId) -> Option<Unit> {
+        Regions::next_victim(self, group, node)
+    }
+
+    fn find(&self, key: UnitKey) -> Option<Unit> {
+        Regions::find(self, key)
+    }
 }
 
 /// Victims of one tick: a queue for each group and node, filled on demand.
