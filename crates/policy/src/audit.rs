@@ -148,6 +148,7 @@ mod tests {
                     node: None,
                     weight: 2000,
                     around: None,
+                    cpu: None,
                 });
             }
             self.now_ms += 2000;

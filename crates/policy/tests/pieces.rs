@@ -93,6 +93,7 @@ fn ledger() -> Ledger {
             node: None,
             weight: 1 << 20,
             around: None,
+            cpu: None,
         });
     }
     ledger.tick(4000);

@@ -114,6 +114,7 @@ impl World {
                     node: None,
                     weight: 10_000,
                     around: None,
+                    cpu: None,
                 });
             }
         }

@@ -178,6 +178,8 @@ pub enum SamplerArg {
     Bpf,
     /// Page-table scans; need neither counters nor root
     Probe,
+    /// The kernel's NUMA hint faults: no counters; which CPU first accessed an OS page in a pass
+    Hint,
     /// Nothing: objects are tracked, accesses are not
     None,
 }
@@ -435,6 +437,7 @@ impl From<SamplerArg> for tiercel_sampler::Kind {
             SamplerArg::Perf => tiercel_sampler::Kind::Perf,
             SamplerArg::Bpf => tiercel_sampler::Kind::Bpf,
             SamplerArg::Probe => tiercel_sampler::Kind::Probe,
+            SamplerArg::Hint => tiercel_sampler::Kind::Hint,
             SamplerArg::None => tiercel_sampler::Kind::None,
         }
     }

@@ -99,6 +99,7 @@ impl World {
                 node,
                 weight: 1000,
                 around: None,
+                cpu: None,
             };
             self.ledger.sample(&sample);
         }
