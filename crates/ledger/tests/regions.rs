@@ -329,6 +329,20 @@ fn thin_evidence_makes_units_of_one_history() {
 }
 
 #[test]
+fn huge_os_pages_are_units() {
+    let mut regions = mapped(1024, Evidence::Complete);
+    regions.close_window();
+    regions.touch(7, (2 << 20) + 3 * OS_PAGE, None);
+    regions.set_huge(7, true);
+    let unit = |regions: &Regions, page| regions.find((7, (2 << 20) + page * OS_PAGE)).expect("it");
+    let of = |unit: Unit| (unit.addr, unit.bytes, unit.level);
+    assert_eq!(of(unit(&regions, 511)), (2 << 20, 2 << 20, 8), "all have the access of one");
+    assert_eq!(of(unit(&regions, 512)), (4 << 20, 2 << 20, 7));
+    regions.set_huge(7, false);
+    assert_eq!(unit(&regions, 511).bytes, OS_PAGE);
+}
+
+#[test]
 fn victims_take_turns() {
     let mut regions = mapped(64, Evidence::Complete);
     let next = |regions: &mut Regions| {

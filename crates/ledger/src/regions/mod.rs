@@ -17,14 +17,16 @@
 
 mod block;
 mod codes;
+mod config;
 mod hand;
 mod planes;
 mod space;
 mod store;
 mod unit;
 
+pub use config::{RegionsConfig, RegionsError, View};
 pub use space::{Area, Evidence};
-pub use store::{DEMAND_MAX, PIECES_MAX, Regions, RegionsConfig, RegionsError, View, Window};
+pub use store::{DEMAND_MAX, PIECES_MAX, Regions, Window};
 pub use unit::{Accessor, GroupId, LEVEL_MAX, Unit, UnitKey};
 
 /// An OS page.

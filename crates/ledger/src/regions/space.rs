@@ -41,6 +41,8 @@ pub(crate) struct Space {
     pub(crate) areas: Vec<Area>,
     /// Pieces by address / 2 MiB, ascending.
     pub(crate) pieces: Vec<(u64, u32)>,
+    /// Most of its memory is in huge OS pages: they are its units.
+    is_huge: bool,
     /// Index into [`UNIT_PAGES`].
     size: usize,
     /// Samples of the open window, and units that had one.
@@ -63,7 +65,14 @@ impl Space {
     }
 
     pub(crate) fn unit_pages(&self) -> usize {
-        UNIT_PAGES[self.size]
+        if self.is_huge { super::PIECE_PAGES } else { UNIT_PAGES[self.size] }
+    }
+
+    /// Sets whether most of it is huge; true when units have grown and histories must follow.
+    pub(crate) fn set_huge(&mut self, is_huge: bool) -> bool {
+        let before = self.unit_pages();
+        self.is_huge = is_huge;
+        self.unit_pages() > before
     }
 
     /// Counts a sample; `is_first` of its unit in this window.

@@ -9,9 +9,10 @@ use tiercel_machine::number::{index, index_u8, index_u16, index_u32};
 
 use super::block::{BLOCK_PIECES, Block, FREE, NODES, NOWHERE, Piece};
 use super::codes::{Codes, Tables};
+use super::config::{ACCESSORS, RegionsConfig, RegionsError};
 use super::hand::{Hand, Wanted};
 use super::planes::{self, ALL, NONE, Plane};
-use super::space::{self, Area, Evidence, Space};
+use super::space::{self, Area, Space};
 use super::unit::{Accessor, GroupId, LEVEL_MAX, Unit, UnitKey};
 use super::{OS_PAGE_BYTES, PIECE_BYTES, PIECE_PAGES};
 
@@ -19,52 +20,8 @@ use super::{OS_PAGE_BYTES, PIECE_BYTES, PIECE_PAGES};
 pub const PIECES_MAX: usize = 1 << 20;
 /// Units in demand between two calls of [`Regions::take_demand`]: 8 MB.
 pub const DEMAND_MAX: usize = 1 << 20;
-/// Nodes with CPUs that an accessor code can name, beside the mark of several.
-const ACCESSORS: usize = 7;
 /// The bit of an accessor's code that says that others access as well.
 const SEVERAL: u8 = 8;
-
-/// What the ledger must know of the machine.
-#[derive(Clone, Debug, Default)]
-pub struct RegionsConfig {
-    /// Windows of a history, 1 to 8.
-    pub history: u8,
-    /// How accesses are seen.
-    pub evidence: Evidence,
-    /// Nodes with memory, at most 15.
-    pub nodes: Vec<NodeId>,
-    /// Nodes with CPUs, at most 7, and where memory is best for each.
-    pub views: Vec<View>,
-    /// Nodes of the best tier.
-    pub fast: Vec<NodeId>,
-}
-
-/// A node with CPUs.
-#[derive(Clone, Debug)]
-pub struct View {
-    /// Which.
-    pub node: NodeId,
-    /// The nodes that are best for its CPUs.
-    pub best: Vec<NodeId>,
-}
-
-/// Why there can be no ledger of OS pages.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RegionsError {
-    /// A history has 1 to 8 windows.
-    #[error("pages.history = {0}: must be from 1 to 8")]
-    History(u8),
-    /// Too many nodes.
-    #[error("{what} of this machine are {count}, and OS-page tiering knows at most {limit}")]
-    Nodes {
-        /// Which kind of nodes.
-        what: &'static str,
-        /// How many there are.
-        count: usize,
-        /// How many there may be.
-        limit: usize,
-    },
-}
 
 /// A window that ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -158,10 +115,23 @@ impl Regions {
         refused
     }
 
+    /// Most of a process's memory is in huge OS pages, or not: then they are its units.
+    pub fn set_huge(&mut self, pid: u32, is_huge: bool) {
+        if self.spaces.get_mut(&pid).is_some_and(|space| space.set_huge(is_huge)) {
+            self.spread(pid);
+        }
+    }
+
     /// A process is gone.
     pub fn gone(&mut self, pid: u32) {
         let space = self.spaces.remove(&pid).unwrap_or_default();
         space.pieces.iter().for_each(|(_, id)| self.release(*id));
+    }
+
+    /// Bytes that are mapped.
+    pub fn mapped_bytes(&self) -> u64 {
+        let areas = self.spaces.values().flat_map(|space| &space.areas);
+        areas.map(|area| area.end - area.start).sum()
     }
 
     /// Processes that have mappings here.
@@ -565,6 +535,7 @@ fn between(from: usize, to: usize) -> Plane {
 
 #[cfg(test)]
 mod tests {
+    use super::super::config::View;
     use super::*;
 
     #[test]

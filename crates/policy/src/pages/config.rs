@@ -52,9 +52,31 @@ impl Mode {
     pub const ALL: [Mode; 6] =
         [Mode::Benefit, Mode::Cpm, Mode::Cpmx, Mode::Opm, Mode::Opmx, Mode::OpmBd];
 
+    /// As the user types it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Benefit => "benefit",
+            Mode::Cpm => "cpm",
+            Mode::Cpmx => "cpmx",
+            Mode::Opm => "opm",
+            Mode::Opmx => "opmx",
+            Mode::OpmBd => "opm-bd",
+        }
+    }
+
     /// Whether it keeps a part of the best tier free.
     pub fn has_reserve(self) -> bool {
         !matches!(self, Mode::Cpm | Mode::Opm)
+    }
+}
+
+impl std::str::FromStr for Mode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Mode, String> {
+        let names = Mode::ALL.map(Mode::name).join(", ");
+        let found = Mode::ALL.into_iter().find(|mode| mode.name() == text);
+        found.ok_or_else(|| format!("no mode `{text}`; there are {names}"))
     }
 }
 
