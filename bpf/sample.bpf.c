@@ -19,6 +19,7 @@ static void *(*const map_lookup)(void *map, const void *key) = (void *)BPF_FUNC_
 static __u64 (*const current_pid_tgid)(void) = (void *)BPF_FUNC_get_current_pid_tgid;
 static __u64 (*const attach_cookie)(void *ctx) = (void *)BPF_FUNC_get_attach_cookie;
 static __u64 (*const monotonic_ns)(void) = (void *)BPF_FUNC_ktime_get_ns;
+static __u32 (*const current_cpu)(void) = (void *)BPF_FUNC_get_smp_processor_id;
 static void *(*const ring_reserve)(void *ring, __u64 bytes, __u64 flags) =
     (void *)BPF_FUNC_ringbuf_reserve;
 static void (*const ring_submit)(void *data, __u64 flags) = (void *)BPF_FUNC_ringbuf_submit;
@@ -32,8 +33,10 @@ struct event {
     __u32 pid;
     __u32 tid;
     __u64 cookie; /* which event */
+    __u32 cpu;
+    __u32 unused;
 };
-_Static_assert(sizeof(struct event) == 48, "event");
+_Static_assert(sizeof(struct event) == 56, "event");
 
 /* Processes; one daemon serves a whole machine, as in MAT. Twice 32768, the default of
  * kernel.pid_max (Documentation/admin-guide/sysctl/kernel.rst). */
@@ -116,6 +119,8 @@ int on_event(struct context *ctx)
     event->pid = pid;
     event->tid = (__u32)task;
     event->cookie = attach_cookie(ctx);
+    event->cpu = current_cpu();
+    event->unused = 0;
     event->data_src = 0;
     event->weight = 0;
     if (bpf_cast_to_kern_ctx) {

@@ -67,6 +67,7 @@ fn good() -> Profile {
                     node: None,
                     weight: 100,
                     around: None,
+                    cpu: None,
                 };
                 recorder.sampled(&sample);
                 let event = Event::Accessed { sample, life: None };

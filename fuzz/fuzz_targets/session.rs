@@ -248,6 +248,7 @@ fn samples(input: &mut Unstructured<'_>) -> Result<Vec<Sample>> {
         node: None,
         weight,
         around: None,
+        cpu: None,
     };
     Ok((0..count).map(sample).collect())
 }

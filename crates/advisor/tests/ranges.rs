@@ -159,6 +159,7 @@ fn twelve_arrays() -> Profile {
                 node: None,
                 weight: 4096,
                 around: None,
+                cpu: None,
             });
         }
     }

@@ -12,6 +12,7 @@ use std::time::Duration;
 use tiercel_machine::number::whole_ms;
 use tiercel_machine::{MachineChoice, TimeSpan};
 use tiercel_policy::Limit;
+use tiercel_policy::pages::PagesConfig;
 use tiercel_sampler::{Method, Sampler};
 use tiercel_wire::Terms;
 
@@ -38,6 +39,8 @@ pub struct Settings {
     pub sampling: tiercel_sampler::Config,
     /// What is kept of objects.
     pub objects: Objects,
+    /// How OS pages are tiered that no object names.
+    pub pages: PagesConfig,
     /// The daemon itself.
     pub daemon: Limits,
 }
@@ -86,6 +89,7 @@ impl Default for Settings {
             policy: tiercel_policy::Config::default(),
             sampling: tiercel_sampler::Config::default(),
             objects: Objects::default(),
+            pages: PagesConfig::default(),
             daemon: Limits::default(),
         }
     }
@@ -161,6 +165,7 @@ impl Settings {
     /// Refuses what cannot work.
     pub fn check(&self) -> Result<(), ConfigError> {
         self.policy.check()?;
+        self.pages.check()?;
         self.ledger().check()?;
         let wrong = |name, value: String, want| Err(ConfigError::Value { name, value, want });
         let Limits { clients_max, poll_min, poll_max, .. } = &self.daemon;

@@ -24,6 +24,7 @@ mod moving;
 mod net;
 mod observe;
 mod own_memory;
+pub mod pages;
 mod parts;
 mod plan;
 pub mod pools;

@@ -220,6 +220,7 @@ impl IntervalInput {
             node: None,
             weight: 4096,
             around: None,
+            cpu: None,
         };
         let mut samples: Vec<_> = (0..SAMPLES).map(|_| sample(random)).collect();
         // A sampler drains its buffers process by process.

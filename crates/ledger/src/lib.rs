@@ -32,6 +32,7 @@ mod objects;
 mod pace;
 mod process;
 mod records;
+pub mod regions;
 mod residency;
 mod resync;
 mod row;

@@ -42,6 +42,7 @@ fn sample(page: u64, from_ns: u64, until_ns: u64) -> Sample {
         node: None,
         weight: WEIGHT,
         around: None,
+        cpu: None,
     }
 }
 

@@ -46,6 +46,7 @@ fn sample(page: u64) -> Sample {
         node: None,
         weight: 1,
         around: None,
+        cpu: None,
     }
 }
 

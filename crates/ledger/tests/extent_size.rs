@@ -51,6 +51,7 @@ impl World {
                 node: None,
                 weight: 1000,
                 around: None,
+                cpu: None,
             });
         }
     }

@@ -57,6 +57,7 @@ impl World {
             node: None,
             weight,
             around: None,
+            cpu: None,
         };
         self.ledger.sample(&sample);
     }
@@ -245,6 +246,7 @@ fn samples_are_accounted_for_to_the_last() {
         node: None,
         weight: 1,
         around: None,
+        cpu: None,
     };
     world.ledger.sample(&stranger);
     let counts = world.tick().counts;

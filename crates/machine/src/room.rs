@@ -20,6 +20,8 @@ pub struct Room {
     root: PathBuf,
     /// Bytes of each node that no program gets.
     floors: BTreeMap<NodeId, u64>,
+    /// Bytes from there to the high watermark.
+    bands: BTreeMap<NodeId, u64>,
 }
 
 impl Room {
@@ -27,7 +29,15 @@ impl Room {
     /// watermarks cannot be read they count as zero.
     pub fn of(root: &Path, os_page_bytes: u64) -> Room {
         let zones = fs::read_to_string(root.join("proc/zoneinfo")).unwrap_or_default();
-        Room { root: root.to_owned(), floors: floors(&zones, os_page_bytes) }
+        let floors = by_node(&zones, |zone| zone.floor().min(zone.managed), os_page_bytes);
+        let bands = by_node(&zones, |zone| zone.high.saturating_sub(zone.low), os_page_bytes);
+        Room { root: root.to_owned(), floors, bands }
+    }
+
+    /// Bytes of a node between what programs get no more and the high watermark: a node that
+    /// programs have filled keeps about as much free, and `move_pages` can use it.
+    pub fn band_bytes(&self, node: NodeId) -> u64 {
+        self.bands.get(&node).copied().unwrap_or(0)
     }
 
     /// Bytes that are left on a node now; `None` where the kernel does not report it.
@@ -44,15 +54,19 @@ impl Room {
     }
 }
 
-/// Low watermark and reserve of each node's zones, as far as these have memory at all, bytes.
-fn floors(zoneinfo: &str, os_page_bytes: u64) -> BTreeMap<NodeId, u64> {
-    let mut floors: BTreeMap<NodeId, u64> = BTreeMap::new();
+/// The sum of a figure over each node's zones, as far as these have memory at all, bytes.
+fn by_node(
+    zoneinfo: &str,
+    os_pages: impl Fn(&Zone) -> u64,
+    os_page_bytes: u64,
+) -> BTreeMap<NodeId, u64> {
+    let mut sums: BTreeMap<NodeId, u64> = BTreeMap::new();
     for zone in Zone::all(zoneinfo) {
-        let floor = floors.entry(zone.node).or_default();
-        let bytes = zone.floor().min(zone.managed).saturating_mul(os_page_bytes);
-        *floor = floor.saturating_add(bytes);
+        let sum = sums.entry(zone.node).or_default();
+        let bytes = if zone.managed == 0 { 0 } else { os_pages(&zone) };
+        *sum = sum.saturating_add(bytes.saturating_mul(os_page_bytes));
     }
-    floors
+    sums
 }
 
 #[cfg(test)]
@@ -87,10 +101,22 @@ Node 1, zone   Device
 
     #[test]
     fn watermarks_and_reserves_are_no_room() {
-        let floors = floors(ZONES, OS_PAGE_BYTES);
+        let floor = |zone: &Zone| zone.floor().min(zone.managed);
+        let floors = by_node(ZONES, floor, OS_PAGE_BYTES);
         assert_eq!(floors[&NodeId(0)], (82 + 700 + 3436) * OS_PAGE_BYTES);
         assert_eq!(floors[&NodeId(1)], 0, "a zone without memory keeps none back");
-        assert!(super::floors("Node x, zone DMA\nlow many\n", OS_PAGE_BYTES).is_empty());
+        assert!(by_node("Node x, zone DMA\nlow many\n", floor, OS_PAGE_BYTES).is_empty());
+    }
+
+    #[test]
+    fn a_band_is_between_two_watermarks() {
+        let root = tempfile::tempdir().expect("a folder");
+        fs::create_dir_all(root.path().join("proc")).expect("made");
+        fs::write(root.path().join("proc/zoneinfo"), ZONES).expect("written");
+        let room = Room::of(root.path(), OS_PAGE_BYTES);
+        // The second zone of node 0 names no high watermark.
+        assert_eq!(room.band_bytes(NodeId(0)), (98 - 82) * OS_PAGE_BYTES);
+        assert_eq!(room.band_bytes(NodeId(7)), 0);
     }
 
     #[test]

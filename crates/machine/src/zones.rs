@@ -15,6 +15,9 @@ pub struct Zone {
     pub listed: u64,
     /// The low watermark: below it ordinary allocations go to the next node.
     pub low: u64,
+    /// The high watermark: the kernel reclaims up to it, and by itself migrates nothing to a zone
+    /// below it.
+    pub high: u64,
     /// The zone's `lowmem_reserve`: kept for allocations that can use no other zone.
     pub reserve: u64,
     /// Memory it has.
@@ -42,6 +45,7 @@ impl Zone {
                 ["pages", "free", count] => zone.free = number(count),
                 ["count:", count] => zone.listed += number(count),
                 ["low", count] => zone.low = number(count),
+                ["high", count] => zone.high = number(count),
                 ["managed", count] => zone.managed = number(count),
                 ["spanned", count] => zone.spanned = number(count),
                 ["start_pfn:", count] => zone.start = number(count),
@@ -55,8 +59,8 @@ impl Zone {
     }
 
     fn of(node: NodeId) -> Zone {
-        let [free, listed, low, reserve, managed, start, spanned] = [0; 7];
-        Zone { node, free, listed, low, reserve, managed, start, spanned }
+        let [free, listed, low, high, reserve, managed, start, spanned] = [0; 8];
+        Zone { node, free, listed, low, high, reserve, managed, start, spanned }
     }
 
     /// Bytes that ordinary allocations never get.

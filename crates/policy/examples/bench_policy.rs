@@ -89,6 +89,7 @@ fn ledger(extents: u64) -> Ledger {
             node: None,
             weight: 4096,
             around: None,
+            cpu: None,
         };
         ledger.sample(&sample);
     }

@@ -125,7 +125,7 @@ impl Config {
     }
 }
 
-fn ensure(
+pub(crate) fn ensure(
     name: &'static str,
     value: f64,
     holds: bool,

@@ -21,6 +21,7 @@ mod interval;
 mod move_builder;
 mod move_cost;
 mod order;
+pub mod pages;
 mod policy;
 mod prioritise;
 mod routine;

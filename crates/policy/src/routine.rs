@@ -362,7 +362,7 @@ fn one_line(error: &toml::de::Error) -> String {
 }
 
 /// A number of bytes or a text such as `"1 GiB"`.
-fn bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+pub(crate) fn bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
     enum Form {

@@ -95,6 +95,7 @@ fn ledger() -> Ledger {
             node: None,
             weight: 1 << 20,
             around: None,
+            cpu: None,
         });
     }
     ledger.tick(4000);

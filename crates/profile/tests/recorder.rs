@@ -90,6 +90,7 @@ fn sample(time_ms: u64, addr: u64, kind: AccessKind) -> Sample {
         node: None,
         weight: 10,
         around: None,
+        cpu: None,
     }
 }
 

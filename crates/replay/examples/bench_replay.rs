@@ -3,7 +3,7 @@
 //! In: `--quick` for one size of fast memory and few seeds. Out: bench rows, one JSON line each.
 //! Knows nothing of clocks: all figures are modelled time, and the same on every machine.
 
-use serde::Serialize;
+use tiercel_bench::BenchResult;
 use tiercel_machine::Machine;
 use tiercel_replay::{Bench, Comparison, Half, Model, Speeds, preset, recipes};
 
@@ -17,19 +17,6 @@ const BLIND_MAX: f64 = 1.05;
 const SEED: u64 = 1;
 
 /// One line, as `cargo xtask bench` reads it.
-#[derive(Serialize)]
-struct BenchResult<'a> {
-    name: &'a str,
-    ours: f64,
-    peer: Option<f64>,
-    peer_name: Option<&'a str>,
-    ratio: Option<f64>,
-    limit: Option<f64>,
-    holds: bool,
-    spread: Option<f64>,
-    unit: &'a str,
-}
-
 fn main() {
     let is_quick = std::env::args().any(|arg| arg == "--quick");
     let usual = compare(is_quick, Model::default());
@@ -94,16 +81,5 @@ fn mean(comparisons: &[Comparison], of: impl Fn(&Comparison) -> f64) -> f64 {
 }
 
 fn print_row(name: &str, ours: f64, limit: f64, unit: &str) {
-    let row = BenchResult {
-        name,
-        ours,
-        peer: None,
-        peer_name: None,
-        ratio: None,
-        limit: Some(limit),
-        holds: ours <= limit,
-        spread: None,
-        unit,
-    };
-    println!("{}", serde_json::to_string(&row).expect("plain data"));
+    println!("{}", BenchResult::alone(name.into(), ours, Some(limit), unit));
 }

@@ -76,6 +76,7 @@ impl Sampler {
             latency_ns: Some(saturating_u32(latency_ns.max(1.0).round())),
             node: Some(node.0),
             weight: saturating_u32(self.period),
+            cpu: None,
             around: Some(Around { at_once: nearest_f32(accesses.at_once), apart: accesses.apart }),
         }
     }

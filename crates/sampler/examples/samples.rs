@@ -1,6 +1,6 @@
 //! Observes stopped processes from the moment they continue until they end, and sums the samples.
 //! In: a sampler's name, a period, processes. Out: a line for each process, thread, node, kind of
-//! access and TiB of addresses, and one for the counters. For guest tests.
+//! access, TiB of addresses and CPU, and one for the counters. For guest tests.
 
 use std::collections::BTreeMap;
 use std::process::{Command, ExitCode};
@@ -11,6 +11,8 @@ use tiercel_wire::Now;
 
 /// Time between two drains.
 const LOOK: Duration = Duration::from_millis(10);
+/// Length of a pass of `hint`, as in the lab's experiments with OS pages.
+const WINDOW_MS: u64 = 200;
 
 /// What the samples of one group have in common.
 #[derive(Default)]
@@ -25,7 +27,7 @@ struct Sort {
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let (Some(kind), [_, period, pids @ ..]) = (arguments.first(), &arguments[..]) else {
-        eprintln!("usage: samples emulator|perf|probe PERIOD PROCESS...");
+        eprintln!("usage: samples emulator|perf|probe|hint PERIOD PROCESS...");
         return ExitCode::from(2);
     };
     let pids: Vec<u32> = pids.iter().filter_map(|pid| pid.parse().ok()).collect();
@@ -39,9 +41,9 @@ fn main() -> ExitCode {
 }
 
 fn observe(kind: &str, period: u64, pids: &[u32]) -> Result<(), SamplerError> {
-    let kinds = [Kind::Emulator, Kind::Perf, Kind::Probe];
+    let kinds = [Kind::Emulator, Kind::Perf, Kind::Probe, Kind::Hint];
     let kind = kinds.into_iter().find(|known| known.name() == kind).unwrap_or(Kind::Auto);
-    let config = Config { period, cpu_budget: 1.0, ..Config::default() };
+    let config = Config { period, cpu_budget: 1.0, hint_window_ms: WINDOW_MS, ..Config::default() };
     let mut sampler = tiercel_sampler::open(kind, &config)?;
     for pid in pids {
         sampler.attach(*pid)?;
@@ -49,11 +51,12 @@ fn observe(kind: &str, period: u64, pids: &[u32]) -> Result<(), SamplerError> {
         assert!(status.is_ok_and(|status| status.success()), "process {pid} cannot be continued");
     }
     let (mut sorts, mut out) = (BTreeMap::<_, Sort>::new(), Vec::new());
-    let (mut lost, mut counted) = (0, Counters::default());
+    let (mut lost, mut passes, mut counted) = (0, 0, Counters::default());
     loop {
         let over = pids.iter().all(|pid| ended(*pid));
         std::thread::sleep(LOOK);
-        lost += sampler.drain(Now::at_ms(0), &mut out).lost;
+        let drained = sampler.drain(Now::at_ms(0), &mut out);
+        (lost, passes) = (lost + drained.lost, passes + drained.passes);
         if let Some(since) = sampler.counters() {
             counted.llc_misses += since.llc_misses;
             counted.instructions += since.instructions;
@@ -61,7 +64,7 @@ fn observe(kind: &str, period: u64, pids: &[u32]) -> Result<(), SamplerError> {
         for sample in out.drain(..) {
             let node = sample.node.map_or(-1, i64::from);
             let (kind, tib) = (format!("{:?}", sample.kind), sample.addr >> 40);
-            let key = (sample.pid, sample.tid, node, kind, tib);
+            let key = (sample.pid, sample.tid, node, kind, tib, sample.cpu.map_or(-1, i32::from));
             let sort = sorts.entry(key).or_default();
             let first = sort.samples == 0;
             sort.samples += 1;
@@ -74,16 +77,17 @@ fn observe(kind: &str, period: u64, pids: &[u32]) -> Result<(), SamplerError> {
             break;
         }
     }
-    println!("# process thread node kind TiB samples weight mean-latency-ns lowest highest");
-    for ((pid, tid, node, kind, tib), sort) in sorts {
+    println!("# process thread node kind TiB samples weight mean-latency-ns lowest highest cpu");
+    for ((pid, tid, node, kind, tib, cpu), sort) in sorts {
         let Sort { samples, weight, latency_ns, lowest, highest } = sort;
         let mean = latency_ns / samples;
         println!(
-            "{pid} {tid} {node} {kind} {tib} {samples} {weight} {mean} {lowest:#x} {highest:#x}"
+            "{pid} {tid} {node} {kind} {tib} {samples} {weight} {mean} {lowest:#x} {highest:#x} \
+             {cpu}"
         );
     }
     let Counters { llc_misses, instructions } = counted;
-    println!("counted {llc_misses} misses {instructions} instructions {lost} lost");
+    println!("counted {llc_misses} misses {instructions} instructions {lost} lost {passes} passes");
     Ok(())
 }
 

@@ -9,7 +9,8 @@
 //! Kind::Perf      precise memory events of the CPU   -> every miss has an address, period 4096
 //! Kind::Bpf       the same events through one BPF program, machine-wide, root only
 //! Kind::Probe     page-table bits                    -> no counters, no root, OS pages in use
-//! Kind::Auto      the best of them, in that order
+//! Kind::Hint      the kernel's NUMA hint faults      -> with CPU, each OS page once in a pass
+//! Kind::Auto      the best of the first four, in that order
 //! ```
 
 #![cfg_attr(
@@ -29,6 +30,7 @@ mod clock;
 mod descriptor;
 mod emulator;
 mod error;
+mod hint;
 mod perf;
 mod probe;
 mod support;
@@ -129,6 +131,8 @@ pub enum Kind {
     Bpf,
     /// Page-table bits.
     Probe,
+    /// The kernel's NUMA hint faults.
+    Hint,
     /// Nothing is observed, but objects are tracked: it shows the cost of tracking alone.
     None,
 }
@@ -142,6 +146,7 @@ impl Kind {
             Kind::Perf => "perf",
             Kind::Bpf => "bpf",
             Kind::Probe => "probe",
+            Kind::Hint => "hint",
             Kind::None => "none",
         }
     }
@@ -182,6 +187,10 @@ pub struct Drained {
     /// not mind (those that fill buffers meanwhile).
     #[serde(default)]
     pub due_ms: Option<u64>,
+    /// Passes over all memory that ended since the last call, of samplers that see each OS page
+    /// once in a pass (hint).
+    #[serde(default)]
+    pub passes: u64,
 }
 
 /// Counts of user-mode events.
@@ -285,6 +294,8 @@ pub struct Config {
     pub probe_interval_ms: u64,
     /// Probe: seed of the random choice of extents.
     pub seed: u64,
+    /// Hint: how long a pass should take, milliseconds, where we may set it.
+    pub hint_window_ms: u64,
 }
 
 /// Where `perf` and `bpf` take their addresses from.
@@ -311,6 +322,7 @@ impl Default for Config {
             probe_spots: 1024,
             probe_interval_ms: 50,
             seed: 1,
+            hint_window_ms: 1000,
         }
     }
 }

@@ -4,7 +4,7 @@
 
 use tiercel_machine::Finding;
 
-use crate::{Config, Kind, Sampler, SamplerError, Source, emulator, perf, probe};
+use crate::{Config, Kind, Sampler, SamplerError, Source, emulator, hint, perf, probe};
 
 /// What [`Kind::Auto`] tries, best first. See docs/samplers.md for why.
 const ORDER: [Kind; 4] = [Kind::Emulator, Kind::Perf, Kind::Bpf, Kind::Probe];
@@ -13,12 +13,14 @@ const ORDER: [Kind; 4] = [Kind::Emulator, Kind::Perf, Kind::Bpf, Kind::Probe];
 ///
 /// # Errors The reason why this kind does not work here; for [`Kind::Auto`], why none does.
 pub fn open(kind: Kind, config: &Config) -> Result<Box<dyn Sampler>, SamplerError> {
+    hint::restore();
     match kind {
         Kind::Auto => open_best(config),
         Kind::Emulator => Ok(Box::new(emulator::EmulatorSampler::open(config)?)),
         Kind::Perf => Ok(Box::new(perf::PerfSampler::open(config)?)),
         Kind::Probe => Ok(Box::new(probe::ProbeSampler::open(config)?)),
         Kind::Bpf => open_bpf(config),
+        Kind::Hint => Ok(Box::new(hint::HintSampler::open(config)?)),
         Kind::None => Err(SamplerError::Unavailable {
             kind,
             why: "none was requested".to_owned(),
@@ -30,7 +32,7 @@ pub fn open(kind: Kind, config: &Config) -> Result<Box<dyn Sampler>, SamplerErro
 /// What works here, for `tiercel doctor`: a finding for each kind, with a remedy. The finding of
 /// the emulator exists only in timed guests.
 pub fn support() -> Vec<Finding> {
-    let everywhere = [perf_support(), bpf_support(), probe_support()];
+    let everywhere = [perf_support(), bpf_support(), probe_support(), hint_support()];
     emulator::support().into_iter().chain(everywhere).collect()
 }
 
@@ -92,6 +94,17 @@ fn probe_support() -> Finding {
             format!("writes and reads by mapping only: userfaultfd: {error}"),
             "Linux 6.7 is needed; containers must allow userfaultfd in their seccomp profile",
         ),
+    }
+}
+
+fn hint_support() -> Finding {
+    const NAME: &str = "sampler-hint";
+    match hint::support() {
+        Ok(found) => Finding::ok(NAME, found),
+        Err(error) if hint::is_built_in() => {
+            Finding::degraded(NAME, error.to_string(), "only OS-page tiering uses it")
+        }
+        Err(error) => Finding::absent(NAME, error.to_string(), "only OS-page tiering uses it"),
     }
 }
 

@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use tiercel_daemon::Capacity;
 use tiercel_machine::{NodeId, TimeSpan};
+use tiercel_policy::pages::Mode;
 use tiercel_policy::{Enforce, Gate, Limit, Prioritise, Trigger};
 
 /// Keeps the data that costs a program the most time in its fastest memory, while it runs.
@@ -58,6 +59,11 @@ pub enum Verb {
   tiercel replay --streams moving,churn/3 --policy mat:apb:time,clock-dwf --seeds 3
   tiercel replay --profile app.profile --json")]
     Replay(crate::replay_args::ReplayArgs),
+    /// Tier a running process by OS page: nothing is loaded into it, and nothing stays behind
+    #[command(after_help = "Examples:
+  tiercel attach --pid 4711
+  tiercel attach --pid 4711 --mode opm-bd --for 60s --json")]
+    Attach(AttachArgs),
     /// Serve all programs that are started with its socket
     #[command(after_help = "Examples:
   tiercel daemon --fast 8GiB
@@ -178,6 +184,8 @@ pub enum SamplerArg {
     Bpf,
     /// Page-table scans; need neither counters nor root
     Probe,
+    /// The kernel's NUMA hint faults: no counters; which CPU first accessed an OS page in a pass
+    Hint,
     /// Nothing: objects are tracked, accesses are not
     None,
 }
@@ -354,6 +362,32 @@ pub struct TopArgs {
     pub json: bool,
 }
 
+/// `tiercel attach`.
+#[derive(ClapArgs, Debug)]
+pub struct AttachArgs {
+    /// The process
+    #[arg(long)]
+    pub pid: u32,
+    /// What happens when the memory near an accessor is full: benefit, cpm, cpmx, opm, opmx, opm-bd
+    #[arg(long)]
+    pub mode: Option<Mode>,
+    /// Budget of the fastest memory: a share of the process's memory (25%), a size (8GiB), or all
+    #[arg(long, value_name = "SHARE|SIZE")]
+    pub fast: Option<Limit>,
+    /// How accesses are observed; auto takes hint before the others
+    #[arg(long, value_enum)]
+    pub sampler: Option<SamplerArg>,
+    /// Detach after this time; without it when the process ends, or on Ctrl-C
+    #[arg(long = "for", value_name = "TIME")]
+    pub time: Option<TimeSpan>,
+    /// Settings as printed by `tiercel config`; the table [pages] is about this
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Print the report as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// Orders of objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OrderArg {
@@ -435,6 +469,7 @@ impl From<SamplerArg> for tiercel_sampler::Kind {
             SamplerArg::Perf => tiercel_sampler::Kind::Perf,
             SamplerArg::Bpf => tiercel_sampler::Kind::Bpf,
             SamplerArg::Probe => tiercel_sampler::Kind::Probe,
+            SamplerArg::Hint => tiercel_sampler::Kind::Hint,
             SamplerArg::None => tiercel_sampler::Kind::None,
         }
     }

@@ -9,6 +9,7 @@
 )]
 
 mod args;
+mod attach;
 mod engine;
 mod host;
 mod lab;
@@ -57,6 +58,7 @@ fn main() -> ExitCode {
         Verb::Whatif(args) => whatif::whatif(args),
         Verb::Report(args) => report::report(args),
         Verb::Replay(args) => replay::replay(args),
+        Verb::Attach(args) => attach::attach(args),
         Verb::Daemon(args) => verbs::daemon(args),
         Verb::Top(args) => verbs::top(args),
         Verb::Why(args) => verbs::why(args),

@@ -66,6 +66,9 @@ pub struct Sample {
     pub weight: u32,
     /// What else went on, where the source reports it.
     pub around: Option<Around>,
+    /// The CPU that accessed, as the kernel numbers it, where the source reports it.
+    #[serde(default)]
+    pub cpu: Option<u16>,
 }
 
 /// What a source saw around an access that missed the caches.

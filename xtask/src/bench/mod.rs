@@ -55,6 +55,8 @@ pub struct Options {
 enum Program {
     /// The examples named `bench*` of a crate, built in release mode; they print rows on stdout.
     Examples(&'static str),
+    /// One example of a crate, likewise.
+    Example(&'static str, &'static str),
     /// A function of xtask.
     Function(fn(quick: bool) -> Result<Vec<BenchResult>>),
 }
@@ -66,6 +68,7 @@ const BENCHES: &[(&str, &[Program])] = &[
     ("attach", &[Program::Function(attach::rows)]),
     ("ledger", &[Program::Examples("ledger"), Program::Examples("wire")]),
     ("overhead", &[Program::Function(overhead::rows)]),
+    ("pages", &[Program::Example("ledger", "regions_cost")]),
     ("plan-overhead", &[Program::Function(overhead::planned_rows)]),
     ("instructions", &[Program::Function(counted::rows)]),
     ("vmem-instructions", &[Program::Function(counted::vmem_rows)]),
@@ -117,6 +120,7 @@ fn measure(name: &str, quick: bool) -> Result<Vec<BenchResult>> {
     for program in *programs {
         rows.extend(match program {
             Program::Examples(of) => run_examples(of, quick)?,
+            Program::Example(of, example) => run_example(of, example, quick)?,
             Program::Function(function) => function(quick)?,
         });
     }
@@ -132,14 +136,18 @@ fn run_examples(of: &str, quick: bool) -> Result<Vec<BenchResult>> {
         if !example.starts_with("bench") {
             continue;
         }
-        let which = ["--quiet", "--release", "--package", &format!("tiercel-{of}"), "--example"];
-        exec::run(exec::cargo().arg("build").args(which).arg(&example))?;
-        let built = exec::target().join("release/examples").join(&example);
-        let mut command = exec::command(&built.display().to_string());
-        command.args(quick.then_some("--quick"));
-        rows.extend(run_program(&mut command, quick)?);
+        rows.extend(run_example(of, &example, quick)?);
     }
     Ok(rows)
+}
+
+fn run_example(of: &str, example: &str, quick: bool) -> Result<Vec<BenchResult>> {
+    let which = ["--quiet", "--release", "--package", &format!("tiercel-{of}"), "--example"];
+    exec::run(exec::cargo().arg("build").args(which).arg(example))?;
+    let built = exec::target().join("release/examples").join(example);
+    let mut command = exec::command(&built.display().to_string());
+    command.args(quick.then_some("--quick"));
+    run_program(&mut command, quick)
 }
 
 /// Runs a bench program within its limit and reads its rows.

@@ -353,6 +353,7 @@ impl Sampler for FedSampler {
                 node: None,
                 weight: 64,
                 around: None,
+                cpu: None,
             }));
         }
         Drained { samples: (out.len() - before) as u64, blind: 1, ..Drained::default() }

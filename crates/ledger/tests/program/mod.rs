@@ -398,6 +398,7 @@ pub fn resize_extents(ledger: &mut Ledger, budget_os_pages: u64, hot: u64) {
             node: None,
             weight: 100,
             around: None,
+            cpu: None,
         });
     }
 }

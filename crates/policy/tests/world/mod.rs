@@ -101,6 +101,7 @@ impl World {
                 node,
                 weight: 1000,
                 around: None,
+                cpu: None,
             };
             self.ledger.sample(&sample);
         }

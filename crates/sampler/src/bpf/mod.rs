@@ -33,7 +33,7 @@ use crate::{
 /// The compiled program, made by build.rs from bpf/sample.bpf.c.
 const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/sample.bpf.o"));
 /// Bytes of `struct event` in bpf/sample.bpf.c.
-const EVENT_BYTES: usize = 48;
+const EVENT_BYTES: usize = 56;
 /// Inode of the kernel's first pid namespace (PROC_PID_INIT_INO).
 const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
 
@@ -59,6 +59,7 @@ pub struct BpfSampler {
 struct Event {
     raw: RawSample,
     kind: usize,
+    cpu: Option<u16>,
 }
 
 impl BpfSampler {
@@ -206,7 +207,7 @@ impl Sampler for BpfSampler {
         let last_ns = arrived.last().filter(|_| is_cut).map(|event| event.raw.time_ns);
         let complete_ns = now.when(last_ns.unwrap_or(now_ns));
         let mut met = Drained { lost: self.lost_since(), complete_ns, ..Drained::default() };
-        for Event { raw, kind } in &arrived {
+        for Event { raw, kind, cpu } in &arrived {
             let Some(chosen) = self.choice.events.get(*kind) else { continue };
             let Some(access) = decode::access(chosen.event.decode, raw) else { continue };
             if !self.tracked.contains(&raw.pid) || access.addr >= crate::perf::USER_END {
@@ -216,7 +217,7 @@ impl Sampler for BpfSampler {
             let period = self.period(*kind);
             out.push(to_sample(
                 &access,
-                (raw.pid, raw.tid),
+                (raw.pid, raw.tid, *cpu),
                 (at_ns, at_ns),
                 period,
                 self.cycles_per_ns,
@@ -295,6 +296,7 @@ fn read_event(bytes: &[u8]) -> Option<Event> {
             ..RawSample::default()
         },
         kind: usize::try_from(word(40)).ok()?,
+        cpu: u16::try_from(half(48)).ok(),
     })
 }
 

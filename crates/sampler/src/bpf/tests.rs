@@ -100,6 +100,8 @@ fn a_short_event_is_refused() {
     bytes[8] = 0x40;
     bytes[32] = 7;
     bytes[40] = 1;
+    bytes[48] = 9;
     let event = read_event(&bytes).expect("whole");
     assert_eq!((event.raw.addr, event.raw.pid, event.kind), (0x40, 7, 1));
+    assert_eq!(event.cpu, Some(9));
 }

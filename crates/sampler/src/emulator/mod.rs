@@ -13,6 +13,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use tiercel_machine::Finding;
+use tiercel_machine::number::index_u16;
 use tiercel_wire::emulator::{Area, Miss, Observation};
 use tiercel_wire::ring::{Cursor, pull};
 use tiercel_wire::{AccessKind, Around, Now, Sample};
@@ -137,11 +138,13 @@ impl Sampler for EmulatorSampler {
             out,
             met: Drained::default(),
             sampled: 0,
+            cpu: 0,
         };
         pass.met.complete_ns = pass.now.ns;
         state_origin(&self.area, pass.now);
         let share = (self.config.drain_max / self.cursors.len()).max(1);
         for (vcpu, cursor) in self.cursors.iter_mut().enumerate() {
+            pass.cpu = index_u16(vcpu);
             let pulled =
                 pull(&self.area.ring(vcpu), cursor, share, |raw| match Observation::decode(&raw) {
                     Some(one) => pass.take(&one),
@@ -209,6 +212,8 @@ struct Pass<'a> {
     out: &'a mut Vec<Sample>,
     met: Drained,
     sampled: u32,
+    /// The CPU of the ring: the guest's kernel numbers them as the emulator does.
+    cpu: u16,
 }
 
 impl Pass<'_> {
@@ -236,6 +241,7 @@ impl Pass<'_> {
             node: Some(miss.node),
             weight: miss.weight,
             around: around(&miss),
+            cpu: Some(self.cpu),
         });
     }
 }

@@ -310,21 +310,22 @@ pub fn sees_of(choice: &Choice, latency: bool) -> SamplerCapabilities {
     }
 }
 
-/// A sample in the form that all samplers report. `task`: process and thread; the access happened
+/// A sample in the form that all samplers report. `task`: process, thread, CPU; the access happened
 /// between the two times.
 pub fn to_sample(
     access: &decode::Access,
-    task: (u32, u32),
+    task: (u32, u32, Option<u16>),
     (from_ns, until_ns): (u64, u64),
     period: u64,
     cycles_per_ns: Option<f64>,
 ) -> Sample {
     let cycles = access.latency_cycles as f64;
+    let (pid, tid, cpu) = task;
     Sample {
         from_ns,
         until_ns,
-        pid: task.0,
-        tid: task.1,
+        pid,
+        tid,
         addr: access.addr,
         kind: access.kind,
         latency_ns: cycles_per_ns
@@ -333,6 +334,7 @@ pub fn to_sample(
         node: None,
         weight: u32::try_from(period).unwrap_or(u32::MAX),
         around: None,
+        cpu,
     }
 }
 
@@ -360,7 +362,7 @@ impl PerfSampler {
         for record in records {
             pass.records += 1;
             match record {
-                PerfRecord::Sample(raw) => self.take_sample(&raw, pass),
+                PerfRecord::Sample(raw) => self.take_sample(index, &raw, pass),
                 PerfRecord::Lost(count) => pass.met.lost += count,
                 PerfRecord::Throttle => pass.met.throttled += 1,
                 PerfRecord::Aux(chunk) => self.take_aux(index, &chunk, pass),
@@ -372,7 +374,12 @@ impl PerfSampler {
         }
     }
 
-    fn take_sample(&self, raw: &RawSample, pass: &mut Pass<'_>) {
+    /// The CPU of a ring: only events of that CPU write into it.
+    fn cpu(&self, index: usize) -> Option<u16> {
+        u16::try_from(self.rings[index].0).ok()
+    }
+
+    fn take_sample(&self, index: usize, raw: &RawSample, pass: &mut Pass<'_>) {
         // The event of this record was closed since: its kind is unknown, its address still valid.
         let kind = self.kinds.get(&raw.id).copied().unwrap_or(0);
         let Some(access) = decode::access(self.choice.events[kind].event.decode, raw) else {
@@ -383,7 +390,7 @@ impl PerfSampler {
         }
         let period = if raw.period == 0 { self.period(kind) } else { raw.period };
         let sample = {
-            let task = (raw.pid, raw.tid);
+            let task = (raw.pid, raw.tid, self.cpu(index));
             let at_ns = pass.now.when(raw.time_ns);
             to_sample(&access, task, (at_ns, at_ns), period, self.cycles_per_ns)
         };
@@ -406,7 +413,7 @@ impl PerfSampler {
         let period = self.period(0);
         pass.records += accesses.len() as u64;
         for access in accesses.iter().filter(|access| access.addr < USER_END) {
-            let task = (chunk.pid, chunk.tid);
+            let task = (chunk.pid, chunk.tid, self.cpu(index));
             pass.push(to_sample(access, task, (from_ns, until_ns), period, self.cycles_per_ns));
         }
     }

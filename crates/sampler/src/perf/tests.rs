@@ -60,7 +60,9 @@ fn a_small_ring_overruns_and_its_losses_are_counted() {
     let mut sampler = sampler(config);
     sampler.attach(child.pid).expect("our own child");
     child.write(0..3900);
-    let mut total = drained(&mut sampler).1;
+    let (samples, mut total) = drained(&mut sampler);
+    let cpu = samples.first().expect("some fit").cpu;
+    assert!(cpu.is_some() && samples.iter().all(|sample| sample.cpu == cpu), "it stays on one CPU");
     child.write(3900..3901); // The kernel reports a loss with the next record that fits.
     let more = drained(&mut sampler).1;
     total.lost += more.lost;

@@ -366,6 +366,7 @@ impl Pass<'_> {
             node: None,
             weight,
             around: None,
+            cpu: None,
         });
     }
 }

@@ -1,0 +1,408 @@
+//! Tiers a running process by OS page until it ends or the caller stops it.
+//! In: an [`Attachment`]. Out: a [`PagesReport`]. Knows nothing of terminals.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use tiercel_ledger::movement::Outcome;
+use tiercel_ledger::regions::{Evidence, GroupId, Regions, RegionsConfig, RegionsError, View};
+use tiercel_machine::number::{index, saturating_u64, signed, whole_ms};
+use tiercel_machine::{Machine, NodeId, Room};
+use tiercel_mover::{Errno, Mover};
+use tiercel_policy::Limit;
+use tiercel_policy::pages::{
+    Estimate, PagesConfig, Places, PlacesError, Reserve, Rooms, Situation, Tiering,
+};
+use tiercel_sampler::{Kind, Method, Sampler, SamplerError};
+use tiercel_wire::{Now, Sample};
+
+use super::report::PagesReport;
+use super::watched::Watched;
+use super::worker::Worker;
+
+/// Time between two drains: a ring of 256 KiB has 6,500 faults, which come in 20 ms at 325,000 a
+/// second.
+const POLL: Duration = Duration::from_millis(20);
+/// Mappings are read again after this time (pages.md: each second).
+const MAPS_EVERY: Duration = Duration::from_secs(1);
+/// Whether memory is huge is looked up after this time: the kernel walks all page tables for it.
+const HUGE_EVERY: Duration = Duration::from_secs(10);
+/// OS pages looked up in a poll: 1 ms at 0.24 us each (crates/mover/src/kernel.rs), 5% of a CPU.
+const LOCATED_PER_POLL: usize = 4096;
+/// The same until all were looked up once: 16 ms.
+const LOCATED_AT_FIRST: usize = 65_536;
+/// Decisions in a window.
+const TICKS_PER_WINDOW: u64 = 4;
+/// A window this many times too long is counted as slow.
+const SLOW: u32 = 4;
+/// Misses under way at once, for want of a measurement: the ledger's default.
+const PARALLELISM: f64 = 4.0;
+/// Accesses to memory that the first one to an OS page in a window stands for, where nothing counts
+/// misses: one for each of its 64 lines. Assumed, not measured.
+const ASSUMED_ACCESSES: u64 = 64;
+/// Weight of the newest batch in the measured cost of moves. Chosen, not measured.
+const COST_WEIGHT: f64 = 0.2;
+/// Latency gap assumed between neighbouring tiers where the machine gives none, nanoseconds: about
+/// one hop over a link.
+const ASSUMED_GAP_NS: f64 = 100.0;
+/// Cost of moving a byte until it is measured, nanoseconds: move_pages of 4 KiB at about 3 us each.
+const MOVE_NS_PER_BYTE: f64 = 0.7;
+/// Measured costs are believed between these, nanoseconds a byte: pages.md has 2 to 19, and huge OS
+/// pages cost less.
+const COST_NS: std::ops::RangeInclusive<f64> = 0.05..=100.0;
+
+/// What to tier, and how.
+pub struct Attachment {
+    /// The process.
+    pub pid: u32,
+    /// This machine.
+    pub machine: Machine,
+    /// The `[pages]` table.
+    pub pages: PagesConfig,
+    /// Budget of the best tier.
+    pub fast: Limit,
+    /// What observes.
+    pub sampler: Box<dyn Sampler>,
+    /// What moves.
+    pub mover: Box<dyn Mover + Send>,
+}
+
+/// Why a process is not tiered.
+#[derive(Debug, thiserror::Error)]
+pub enum AttachError {
+    /// It is gone.
+    #[error("there is no process {0}")]
+    Gone(u32),
+    /// It is another user's.
+    #[error("process {0} is another user's: run as its user, or as root")]
+    Permission(u32),
+    /// The kernel refuses for another reason.
+    #[error("process {0}: {1}")]
+    Kernel(u32, Errno),
+    /// The machine gives no choice.
+    #[error("{0}")]
+    Places(#[from] PlacesError),
+    /// The machine is too large.
+    #[error("{0}")]
+    Regions(#[from] RegionsError),
+    /// A setting makes no sense here.
+    #[error("{0}")]
+    Config(#[from] tiercel_policy::ConfigError),
+    /// The sampler refuses the process.
+    #[error("{0}")]
+    Sampler(#[from] SamplerError),
+    /// The sampler scans page tables.
+    #[error(
+        "OS-page tiering needs to see who accesses: sampler {0} does not; use hint, perf or bpf \
+         (`tiercel doctor` says which work here)"
+    )]
+    Blind(&'static str),
+    /// No thread for the mover.
+    #[error("cannot start the mover's thread: {0}")]
+    Thread(#[from] std::io::Error),
+}
+
+/// Tiers a process until it ends or `stop` is set. Nothing in it changes but where its memory is.
+///
+/// # Errors
+/// Before anything is moved: see [`AttachError`].
+pub fn attach(config: Attachment, stop: &AtomicBool) -> Result<PagesReport, AttachError> {
+    let mut attached = Attached::new(config)?;
+    while !stop.load(Ordering::Acquire) && !attached.watched.has_ended() {
+        attached.poll();
+        std::thread::sleep(POLL);
+    }
+    Ok(attached.end())
+}
+
+/// Whether a process could be tiered: it lives and is ours.
+///
+/// # Errors
+/// See [`AttachError`].
+pub fn check(pid: u32) -> Result<(), AttachError> {
+    Watched::new(pid).map(drop).map_err(|errno| refusal(pid, errno))
+}
+
+struct Attached {
+    watched: Watched,
+    regions: Regions,
+    tiering: Tiering,
+    estimate: Estimate,
+    sampler: Box<dyn Sampler>,
+    worker: Worker,
+    machine: Machine,
+    room: Room,
+    reserve: Reserve,
+    fast: Limit,
+    window: Duration,
+    began: Instant,
+    clocks: Clocks,
+    samples: Vec<Sample>,
+    /// OS pages that were looked up.
+    located: usize,
+    /// Samples were lost in the open window.
+    is_lossy: bool,
+    seen: Seen,
+    report: PagesReport,
+}
+
+/// What the open window had: one sample stands for so many accesses.
+#[derive(Default)]
+struct Seen {
+    samples: u64,
+    accesses: u64,
+}
+
+/// When each thing was done last.
+struct Clocks {
+    maps: Instant,
+    huge: Instant,
+    window: Instant,
+    tick: Instant,
+}
+
+impl Attached {
+    fn new(config: Attachment) -> Result<Attached, AttachError> {
+        let Attachment { pid, machine, pages, fast, mut sampler, mover } = config;
+        let places = Places::new(&machine, ASSUMED_GAP_NS)?;
+        pages.check()?;
+        pages.check_reserve(smallest_fast(&machine, &places))?;
+        let evidence = match (sampler.kind(), sampler.method()) {
+            (_, Method::PageTables) => return Err(AttachError::Blind(sampler.name())),
+            (Kind::Hint, _) => Evidence::Complete,
+            _ => Evidence::Sampled,
+        };
+        let mut regions = Regions::new(regions_config(&machine, &places, &pages, evidence))?;
+        let mut watched = Watched::new(pid).map_err(|errno| refusal(pid, errno))?;
+        sampler.attach(pid)?;
+        watched.read_maps(&mut regions);
+        watched.read_huge(&mut regions);
+        let os_page_bytes = rustix::param::page_size() as u64;
+        let room = Room::of(Path::new("/"), os_page_bytes);
+        let fast_nodes = places.nodes().filter(|node| places.is_fast(*node));
+        let band_bytes = fast_nodes.map(|node| room.band_bytes(node)).max().unwrap_or(0);
+        let now = Instant::now();
+        let report = PagesReport {
+            pid,
+            mode: pages.mode,
+            sampler: format!("{}: {}", sampler.name(), sampler.capabilities().source),
+            ..PagesReport::default()
+        };
+        Ok(Attached {
+            estimate: estimate(&pages),
+            reserve: reserve(&pages, &machine, band_bytes),
+            tiering: Tiering::new(pages.mode, places),
+            worker: Worker::start(mover)?,
+            room,
+            window: Duration::from_millis(pages.window_ms),
+            clocks: Clocks { maps: now, huge: now, window: now, tick: now },
+            began: now,
+            samples: Vec::new(),
+            located: 0,
+            is_lossy: false,
+            seen: Seen::default(),
+            watched,
+            regions,
+            sampler,
+            machine,
+            fast,
+            report,
+        })
+    }
+
+    /// One turn of the loop.
+    fn poll(&mut self) {
+        self.observe();
+        self.refresh();
+        if let Some(outcomes) = self.worker.outcomes() {
+            self.learn(&outcomes);
+        }
+        let tick = self.window / u32::try_from(TICKS_PER_WINDOW).unwrap_or(1);
+        if self.clocks.tick.elapsed() >= tick && !self.worker.is_busy() {
+            self.clocks.tick = Instant::now();
+            self.decide();
+        }
+    }
+
+    /// Takes what the sampler saw; ends the window if it is over.
+    fn observe(&mut self) {
+        let now = Now::at_ms(whole_ms(self.began.elapsed()));
+        let drained = self.sampler.drain(now, &mut self.samples);
+        self.report.samples += drained.samples;
+        self.report.lost += drained.lost;
+        self.is_lossy |= drained.lost > 0;
+        let is_over = match self.sampler.kind() {
+            Kind::Hint => drained.passes > 0,
+            _ => self.clocks.window.elapsed() >= self.window,
+        };
+        let weights: u64 = self.samples.iter().map(|sample| u64::from(sample.weight)).sum();
+        self.seen.samples += drained.samples;
+        self.seen.accesses += match self.sampler.counters() {
+            _ if self.sampler.kind() != Kind::Hint => weights,
+            Some(counters) => counters.llc_misses,
+            None => drained.samples * ASSUMED_ACCESSES,
+        };
+        for sample in self.samples.drain(..) {
+            let from = sample.cpu.and_then(|cpu| self.machine.node_of_cpu(u32::from(cpu)));
+            self.regions.touch(sample.pid, sample.addr, from);
+        }
+        if is_over {
+            self.end_window();
+        }
+    }
+
+    fn end_window(&mut self) {
+        let took = self.clocks.window.elapsed();
+        self.clocks.window = Instant::now();
+        if std::mem::take(&mut self.is_lossy) {
+            self.report.unknown_windows += 1;
+            return;
+        }
+        let seen = std::mem::take(&mut self.seen);
+        if seen.samples > 0 {
+            self.estimate.weight = (seen.accesses as f64 / seen.samples as f64).max(1.0);
+        }
+        self.report.slow_windows += u64::from(took > self.window * SLOW);
+        let window = self.regions.close_window();
+        self.report.windows += 1;
+        self.report.elsewhere += window.strange;
+        self.report.dropped += window.dropped;
+    }
+
+    /// Looks at mappings and places again.
+    fn refresh(&mut self) {
+        if self.clocks.maps.elapsed() >= MAPS_EVERY {
+            self.clocks.maps = Instant::now();
+            self.watched.read_maps(&mut self.regions);
+        }
+        if self.clocks.huge.elapsed() >= HUGE_EVERY {
+            self.clocks.huge = Instant::now();
+            self.watched.read_huge(&mut self.regions);
+        }
+        let all = index(self.regions.mapped_bytes() / rustix::param::page_size() as u64);
+        let pages = if self.located < all { LOCATED_AT_FIRST } else { LOCATED_PER_POLL };
+        self.located = self.located.saturating_add(self.watched.locate(&mut self.regions, pages));
+    }
+
+    fn decide(&mut self) {
+        let demand = self.regions.take_demand();
+        if demand.is_empty() || self.watched.has_ended() {
+            return;
+        }
+        let rooms = self.rooms();
+        let window = self.regions.window();
+        let (residents, estimate) = (&mut self.regions, &self.estimate);
+        let decision = self.tiering.tick(Situation { demand, residents, rooms, estimate, window });
+        self.report.decided(&decision);
+        if !decision.moves.is_empty() {
+            self.worker.execute(decision.moves);
+        }
+    }
+
+    fn rooms(&self) -> Rooms {
+        let places = self.tiering.places();
+        let left = |node| (node, self.room.left_bytes(node).unwrap_or(0));
+        let free: Vec<(NodeId, u64)> = places.nodes().map(left).collect();
+        let mut rooms = Rooms::new(places, &free, self.reserve);
+        let on = |node| self.regions.counts(node).iter().sum::<u64>();
+        let held = |nodes: &mut dyn Iterator<Item = NodeId>| {
+            nodes.map(on).sum::<u64>() * rustix::param::page_size() as u64
+        };
+        let limit = match self.fast {
+            Limit::Capacity => return rooms,
+            Limit::Bytes(bytes) => bytes,
+            Limit::ShareOfPeak(share) => saturating_u64(held(&mut places.nodes()) as f64 * share),
+        };
+        let fast = held(&mut places.nodes().filter(|node| places.is_fast(*node)));
+        rooms.limit(GroupId(0), signed(limit) - signed(fast));
+        rooms
+    }
+
+    /// Notes where moves have brought memory.
+    fn learn(&mut self, outcomes: &[Outcome]) {
+        let (mut took_ns, mut bytes) = (0, 0);
+        for outcome in outcomes {
+            self.report.done(outcome);
+            (took_ns, bytes) = (took_ns + outcome.took_ns, bytes + outcome.moved_bytes);
+            let asked = &outcome.asked;
+            let pages = index(asked.bytes / rustix::param::page_size() as u64);
+            if outcome.resident_bytes == asked.bytes {
+                self.regions.set_residency(asked.pid, asked.addr, &vec![Some(asked.to); pages]);
+            } else {
+                self.watched.locate_range(&mut self.regions, asked.addr, pages);
+            }
+        }
+        if bytes > 0 {
+            let newest = (took_ns as f64 / bytes as f64).clamp(*COST_NS.start(), *COST_NS.end());
+            let known = &mut self.estimate.move_ns_per_byte;
+            *known += (newest - *known) * COST_WEIGHT;
+        }
+    }
+
+    /// Detaches: the process keeps its memory where it is.
+    fn end(mut self) -> PagesReport {
+        let ended = self.watched.has_ended();
+        self.sampler.detach(self.watched.pid);
+        for outcome in &self.worker.finish() {
+            self.report.done(outcome);
+        }
+        PagesReport {
+            process_ended: ended,
+            seconds: self.began.elapsed().as_secs_f64(),
+            move_ns_per_byte: self.estimate.move_ns_per_byte,
+            ..self.report
+        }
+    }
+}
+
+fn regions_config(
+    machine: &Machine,
+    places: &Places,
+    pages: &PagesConfig,
+    evidence: Evidence,
+) -> RegionsConfig {
+    let best = |node| machine.tiers_from(node).into_iter().next().map_or(vec![], |tier| tier.nodes);
+    RegionsConfig {
+        history: pages.history,
+        evidence,
+        nodes: places.nodes().collect(),
+        views: places.cpu_nodes().map(|node| View { node, best: best(node) }).collect(),
+        fast: places.nodes().filter(|node| places.is_fast(*node)).collect(),
+    }
+}
+
+fn estimate(pages: &PagesConfig) -> Estimate {
+    Estimate {
+        history: pages.history,
+        window_s: Duration::from_millis(pages.window_ms).as_secs_f64(),
+        weight: 1.0,
+        horizon_s: pages.horizon_s,
+        margin: 1.0,
+        parallelism: PARALLELISM,
+        move_ns_per_byte: MOVE_NS_PER_BYTE,
+    }
+}
+
+/// What moves leave free on nodes of the best tier: the kernel's band in any case (AutoTiering 4
+/// counts a node as full from the high watermark on).
+fn reserve(pages: &PagesConfig, machine: &Machine, band_bytes: u64) -> Reserve {
+    match (pages.mode.has_reserve(), pages.reserve) {
+        (false, _) => Reserve { bytes: band_bytes, threshold_bytes: 0 },
+        (true, 0) => Reserve::for_batches(machine.cpus().len() as u64, band_bytes),
+        (true, bytes) => Reserve::of_bytes(bytes),
+    }
+}
+
+fn smallest_fast(machine: &Machine, places: &Places) -> u64 {
+    let fast = machine.nodes.iter().filter(|node| places.is_fast(node.id));
+    fast.map(|node| node.capacity_bytes).min().unwrap_or(0)
+}
+
+fn refusal(pid: u32, errno: Errno) -> AttachError {
+    match errno {
+        Errno(libc::ESRCH | libc::EINVAL) => AttachError::Gone(pid),
+        Errno(libc::EPERM | libc::EACCES) => AttachError::Permission(pid),
+        other => AttachError::Kernel(pid, other),
+    }
+}

@@ -1,0 +1,87 @@
+//! What tiering a process by OS page did.
+//! In: decisions, outcomes. Out: [`PagesReport`]. Knows nothing of how it is shown.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use tiercel_ledger::movement::{Failure, Outcome, Reason};
+use tiercel_policy::pages::{Mode, PageDecision};
+
+/// See the module.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct PagesReport {
+    /// The process.
+    pub pid: u32,
+    /// What decided.
+    pub mode: Mode,
+    /// What observed.
+    pub sampler: String,
+    /// Whether the process ended, rather than this command.
+    pub process_ended: bool,
+    /// Seconds from attaching to detaching.
+    pub seconds: f64,
+    /// Windows that ended.
+    pub windows: u64,
+    /// Windows whose end was put off because samples were lost in them.
+    pub unknown_windows: u64,
+    /// Windows that took more than four times as long as they should.
+    pub slow_windows: u64,
+    /// Accesses seen.
+    pub samples: u64,
+    /// Accesses lost by the kernel or the sampler.
+    pub lost: u64,
+    /// Accesses to memory that is not tiered.
+    pub elsewhere: u64,
+    /// Units that asked to move.
+    pub asked: u64,
+    /// Of those, the ones that stayed.
+    pub stayed: u64,
+    /// Of those, the ones that had moved too often.
+    pub locked: u64,
+    /// Ticks at which nothing moved because too many units moved back and forth.
+    pub stopped_ticks: u64,
+    /// Demand that was dropped because there was too much.
+    pub dropped: u64,
+    /// Pairs that were to change places.
+    pub exchanges: u64,
+    /// Moves executed.
+    pub moves: u64,
+    /// Bytes that are now in better memory.
+    pub promoted_bytes: u64,
+    /// Bytes that were moved out of it.
+    pub demoted_bytes: u64,
+    /// Bytes that did not move, by reason.
+    pub failed_bytes: BTreeMap<String, u64>,
+    /// Measured cost of moves, nanoseconds a byte.
+    pub move_ns_per_byte: f64,
+}
+
+impl PagesReport {
+    pub(super) fn decided(&mut self, decision: &PageDecision) {
+        self.asked += decision.asked;
+        self.stayed += decision.stayed;
+        self.locked += decision.locked;
+        self.exchanges += decision.exchanges;
+        self.stopped_ticks += u64::from(decision.is_stopped);
+    }
+
+    pub(super) fn done(&mut self, outcome: &Outcome) {
+        self.moves += 1;
+        match outcome.asked.reason {
+            Reason::Promote => self.promoted_bytes += outcome.moved_bytes,
+            Reason::Demote | Reason::Asked => {
+                self.demoted_bytes += outcome.moved_bytes;
+            }
+        }
+        for (failure, bytes) in &outcome.failed {
+            *self.failed_bytes.entry(name(*failure)).or_default() += bytes;
+        }
+    }
+}
+
+fn name(failure: Failure) -> String {
+    serde_json::to_value(failure).map_or_else(
+        |_| format!("{failure:?}"),
+        |value| value.as_str().unwrap_or_default().to_owned(),
+    )
+}

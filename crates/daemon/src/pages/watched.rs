@@ -1,0 +1,91 @@
+//! One process as the kernel shows it: its mappings, where its OS pages are, whether it lives.
+//! In: a process id. Out: changes of [`Regions`]. Knows nothing of accesses and moves.
+
+use std::os::fd::OwnedFd;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use tiercel_ledger::regions::{GroupId, Regions};
+use tiercel_machine::NodeId;
+use tiercel_mover::{Errno, Kernel, Linux};
+
+use super::maps;
+
+/// Longest /proc/PID/maps that is read: 65,530 mappings, the kernel's default limit, of 128 bytes.
+const MAPS_BYTES_MAX: u64 = 8 << 20;
+
+/// See the module.
+pub struct Watched {
+    pub pid: u32,
+    /// Refers to this process and no later one of its number.
+    handle: OwnedFd,
+    kernel: Linux,
+    os_page_bytes: u64,
+    /// Whether its memory is looked at for huge OS pages.
+    pub is_huge: bool,
+}
+
+impl Watched {
+    /// # Errors
+    /// ESRCH when there is no such process, EPERM when it is another user's.
+    pub fn new(pid: u32) -> Result<Watched, Errno> {
+        let raw = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Errno::GONE)?;
+        let handle = pidfd_open(raw, PidfdFlags::empty()).map_err(|e| Errno(e.raw_os_error()))?;
+        let mut kernel = Linux::default();
+        let os_page_bytes = kernel.os_page_bytes();
+        kernel.move_pages(pid, &[], None, &mut [])?;
+        Ok(Watched { pid, handle, kernel, os_page_bytes, is_huge: false })
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&self) -> bool {
+        let mut ended = [PollFd::new(&self.handle, PollFlags::IN)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut ended, Some(&now)).is_ok_and(|ready| ready > 0)
+    }
+
+    /// Reads what is mapped; false when it could not be read.
+    pub fn read_maps(&mut self, regions: &mut Regions) -> bool {
+        let Some(text) = self.read("maps") else { return false };
+        regions.set_mappings(self.pid, GroupId(0), &maps::areas(&text));
+        true
+    }
+
+    /// Looks whether most of it is in huge OS pages.
+    pub fn read_huge(&mut self, regions: &mut Regions) {
+        if let Some(text) = self.read("smaps_rollup") {
+            self.is_huge = maps::is_huge(&text);
+            regions.set_huge(self.pid, self.is_huge);
+        }
+    }
+
+    fn read(&self, name: &str) -> Option<String> {
+        use std::io::Read;
+        let file = std::fs::File::open(format!("/proc/{}/{name}", self.pid)).ok()?;
+        let mut text = String::new();
+        file.take(MAPS_BYTES_MAX).read_to_string(&mut text).ok()?;
+        Some(text)
+    }
+
+    /// Looks up where so many OS pages are, in turns; returns how many it were.
+    pub fn locate(&mut self, regions: &mut Regions, pages: usize) -> usize {
+        let ranges = regions.to_locate(pages);
+        for (_, addr, pages) in &ranges {
+            self.locate_range(regions, *addr, *pages);
+        }
+        ranges.iter().map(|(_, _, pages)| pages).sum()
+    }
+
+    /// Looks up where OS pages are from an address on.
+    pub fn locate_range(&mut self, regions: &mut Regions, addr: u64, pages: usize) {
+        let addrs: Vec<u64> =
+            (0..pages as u64).map(|nth| addr + nth * self.os_page_bytes).collect();
+        let mut status = vec![-1; pages];
+        if self.kernel.move_pages(self.pid, &addrs, None, &mut status).is_err() {
+            return;
+        }
+        let node = |status: &i32| u16::try_from(*status).ok().map(NodeId);
+        let nodes: Vec<Option<NodeId>> = status.iter().map(node).collect();
+        regions.set_residency(self.pid, addr, &nodes);
+    }
+}

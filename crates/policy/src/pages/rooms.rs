@@ -1,0 +1,146 @@
+//! How much still fits where, while a tick's moves are put together.
+//! In: free bytes of nodes, what groups may still take. Out: whether a unit fits. Knows nothing of
+//! why it should.
+//!
+//! Invariant: a node's free bytes are those after all moves so far, in their order; they are never
+//! negative because of a move.
+
+use std::collections::BTreeMap;
+
+use tiercel_ledger::regions::{GroupId, Unit};
+use tiercel_machine::NodeId;
+use tiercel_machine::number::signed;
+
+use super::places::Places;
+use super::reserve::Reserve;
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub struct Rooms {
+    nodes: BTreeMap<NodeId, NodeRoom>,
+    /// Bytes of the best tier that a group may still take; below 0: it is above its limit. A group
+    /// that is not here has no limit.
+    groups: BTreeMap<GroupId, i64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct NodeRoom {
+    free_bytes: i64,
+    reserve: Reserve,
+    is_fast: bool,
+}
+
+impl Rooms {
+    /// `free`: bytes that each node can take. Every node of the best tier keeps `reserve`.
+    pub fn new(places: &Places, free: &[(NodeId, u64)], reserve: Reserve) -> Rooms {
+        let room = |(node, bytes): &(NodeId, u64)| {
+            let is_fast = places.is_fast(*node);
+            let reserve = if is_fast { reserve } else { Reserve::default() };
+            (*node, NodeRoom { free_bytes: signed(*bytes), reserve, is_fast })
+        };
+        Rooms { nodes: free.iter().map(room).collect(), groups: BTreeMap::new() }
+    }
+
+    /// Limits what a group may still take of the best tier; below 0 it holds too much.
+    pub fn limit(&mut self, group: GroupId, left_bytes: i64) {
+        self.groups.insert(group, left_bytes);
+    }
+
+    /// Groups that hold more than their limit, ascending.
+    pub(crate) fn over_limit(&self) -> impl Iterator<Item = GroupId> {
+        self.groups.iter().filter(|(_, left)| **left < 0).map(|(group, _)| *group)
+    }
+
+    pub(crate) fn free_bytes(&self, node: NodeId) -> i64 {
+        self.nodes.get(&node).map_or(0, |room| room.free_bytes)
+    }
+
+    pub(crate) fn reserve(&self, node: NodeId) -> Reserve {
+        self.nodes.get(&node).map_or(Reserve::default(), |room| room.reserve)
+    }
+
+    /// What is left of a node's reserve.
+    pub(crate) fn reserve_left(&self, node: NodeId) -> i64 {
+        self.free_bytes(node).min(signed(self.reserve(node).bytes))
+    }
+
+    /// Whether a unit fits on a node, without its reserve.
+    pub(crate) fn fits(&self, unit: &Unit, node: NodeId) -> bool {
+        self.fits_keeping(unit, node, signed(self.reserve(node).bytes))
+    }
+
+    /// Whether it fits, and so many bytes stay free.
+    pub(crate) fn fits_keeping(&self, unit: &Unit, node: NodeId, kept_bytes: i64) -> bool {
+        let on_node = self.free_bytes(node) - kept_bytes >= signed(unit.bytes);
+        let takes_fast = self.is_fast(node) && !self.is_fast(unit.node);
+        on_node && (!takes_fast || self.left_bytes(unit.group) >= signed(unit.bytes))
+    }
+
+    /// Whether it fits, with the reserve, on the node of a partner that leaves it afterwards.
+    pub(crate) fn fits_exchange(&self, unit: &Unit, partner: &Unit) -> bool {
+        let replaces_own = unit.group == partner.group || self.is_fast(unit.node);
+        let within = replaces_own || self.left_bytes(unit.group) >= signed(unit.bytes);
+        within && self.free_bytes(partner.node) >= signed(unit.bytes)
+    }
+
+    fn left_bytes(&self, group: GroupId) -> i64 {
+        self.groups.get(&group).copied().unwrap_or(i64::MAX)
+    }
+
+    /// The node of these with most free bytes on which a unit fits.
+    pub(crate) fn roomiest(&self, unit: &Unit, nodes: &[NodeId]) -> Option<NodeId> {
+        let fitting = nodes.iter().copied().filter(|node| self.fits(unit, *node));
+        fitting.max_by_key(|node| (self.free_bytes(*node), std::cmp::Reverse(*node)))
+    }
+
+    /// A unit moves to a node.
+    pub(crate) fn moved(&mut self, unit: &Unit, to: NodeId) {
+        self.charge(unit, unit.node, to);
+        self.give(unit.node, unit.bytes);
+        self.take(to, unit.bytes);
+    }
+
+    /// Takes the last call for this unit back.
+    pub(crate) fn unmoved(&mut self, unit: &Unit, to: NodeId) {
+        self.charge(unit, to, unit.node);
+        self.give(to, unit.bytes);
+        self.take(unit.node, unit.bytes);
+    }
+
+    /// A unit takes free bytes of its partner's node; the partner leaves it later, when
+    /// [`Rooms::give`] is called for it. Where the partner comes instead of the unit, that room
+    /// is the partner's from now on.
+    pub(crate) fn exchanged(&mut self, unit: &Unit, partner: &Unit, to: NodeId) {
+        self.charge(unit, unit.node, partner.node);
+        self.charge(partner, partner.node, to);
+        self.take(partner.node, unit.bytes);
+        self.give(unit.node, unit.bytes);
+        self.take(to, partner.bytes);
+    }
+
+    /// Bytes of a node are free.
+    pub(crate) fn give(&mut self, node: NodeId, bytes: u64) {
+        if let Some(room) = self.nodes.get_mut(&node) {
+            room.free_bytes += signed(bytes);
+        }
+    }
+
+    fn take(&mut self, node: NodeId, bytes: u64) {
+        if let Some(room) = self.nodes.get_mut(&node) {
+            room.free_bytes -= signed(bytes);
+        }
+    }
+
+    /// What a group may still take of the best tier changes when a unit enters or leaves it.
+    fn charge(&mut self, unit: &Unit, from: NodeId, to: NodeId) {
+        let change =
+            signed(unit.bytes) * (i64::from(self.is_fast(from)) - i64::from(self.is_fast(to)));
+        if let Some(left) = self.groups.get_mut(&unit.group) {
+            *left += change;
+        }
+    }
+
+    fn is_fast(&self, node: NodeId) -> bool {
+        self.nodes.get(&node).is_some_and(|room| room.is_fast)
+    }
+}

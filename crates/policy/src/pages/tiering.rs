@@ -1,0 +1,160 @@
+//! One tick of OS-page tiering.
+//! In: a [`Situation`]. Out: a [`PageDecision`]. Knows nothing of what a mode does.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use tiercel_ledger::regions::{Accessor, Unit, UnitKey};
+use tiercel_machine::NodeId;
+
+use super::benefit::Estimate;
+use super::config::Mode;
+use super::history::History;
+use super::moves::{Moves, PageDecision};
+use super::places::Places;
+use super::rooms::Rooms;
+use super::victims::{Residents, Victims};
+
+/// Decides which units move. It remembers what failed and what moved, nothing else.
+#[derive(Debug)]
+pub struct Tiering {
+    mode: Mode,
+    places: Places,
+    history: History,
+    /// By node: units on it that wanted to move to another node of the best tier (`cpmx`).
+    pub(crate) failed: BTreeMap<NodeId, VecDeque<(UnitKey, NodeId)>>,
+    /// Counts demotions of units that several nodes access: they take turns.
+    pub(crate) turns: usize,
+}
+
+/// What a tick decides by.
+pub struct Situation<'a> {
+    /// Units that ask to move: accessed in two windows running from the same node.
+    pub demand: Vec<Unit>,
+    /// What lies where.
+    pub residents: &'a mut dyn Residents,
+    /// What fits where.
+    pub rooms: Rooms,
+    /// Costs and rates.
+    pub estimate: &'a Estimate,
+    /// The number of the current window.
+    pub window: u64,
+}
+
+/// A tick under way.
+pub(crate) struct Turn<'a> {
+    pub(crate) mode: Mode,
+    pub(crate) places: &'a Places,
+    pub(crate) estimate: &'a Estimate,
+    pub(crate) history: &'a mut History,
+    pub(crate) failed: &'a mut BTreeMap<NodeId, VecDeque<(UnitKey, NodeId)>>,
+    pub(crate) turns: &'a mut usize,
+    pub(crate) rooms: Rooms,
+    pub(crate) victims: Victims<'a>,
+    pub(crate) moves: Moves<'a>,
+    pub(crate) window: u64,
+}
+
+impl Tiering {
+    /// With a mode, on a machine.
+    pub fn new(mode: Mode, places: Places) -> Tiering {
+        let (history, failed) = (History::default(), BTreeMap::new());
+        Tiering { mode, places, history, failed, turns: 0 }
+    }
+
+    /// The machine as it sees it.
+    pub fn places(&self) -> &Places {
+        &self.places
+    }
+
+    /// Decides. The same calls give the same decisions.
+    pub fn tick(&mut self, now: Situation<'_>) -> PageDecision {
+        let Situation { mut demand, residents, rooms, estimate, window } = now;
+        self.history.begin(window);
+        // The highest level first (AutoTiering has no order: it decides at each fault).
+        demand.sort_by_key(|unit| (std::cmp::Reverse(unit.level), unit.key()));
+        let mut turn = Turn {
+            mode: self.mode,
+            places: &self.places,
+            estimate,
+            history: &mut self.history,
+            failed: &mut self.failed,
+            turns: &mut self.turns,
+            rooms,
+            victims: Victims::new(residents),
+            moves: Moves::new(&self.places, estimate),
+            window,
+        };
+        let mut counts = PageDecision { asked: demand.len() as u64, ..PageDecision::default() };
+        for unit in &demand {
+            turn.serve(unit, &mut counts);
+        }
+        turn.refill_all(&demand);
+        let PageDecision { moves, exchanges, .. } = turn.moves.done(&mut turn.rooms);
+        PageDecision { moves, exchanges, ..counts }
+    }
+}
+
+impl Turn<'_> {
+    fn serve(&mut self, unit: &Unit, counts: &mut PageDecision) {
+        let is_guarded = self.mode == Mode::Benefit;
+        if is_guarded && self.history.is_stopped(self.window) {
+            counts.is_stopped = true;
+        } else if is_guarded && self.history.is_locked(unit.key(), self.window) {
+            counts.locked += 1;
+        } else if self.victims.is_moving(unit) || self.moves.is_full() || !self.place(unit) {
+            counts.stayed += 1;
+        }
+    }
+
+    fn place(&mut self, unit: &Unit) -> bool {
+        match self.mode {
+            Mode::Benefit => self.by_benefit(unit),
+            _ => self.as_published(unit),
+        }
+    }
+
+    /// A unit moves; there is room.
+    pub(crate) fn move_to(&mut self, unit: &Unit, to: NodeId) -> bool {
+        self.rooms.moved(unit, to);
+        self.record(unit, to);
+        true
+    }
+
+    /// A move that `rooms` has already.
+    pub(crate) fn record(&mut self, unit: &Unit, to: NodeId) {
+        self.note(unit);
+        self.moves.push(unit, to);
+    }
+
+    pub(crate) fn note(&mut self, unit: &Unit) {
+        self.victims.moves(unit);
+        self.history.note(unit.key(), self.window);
+    }
+
+    /// Exchanges a unit with a partner, which goes to `to`; false, if there is no free byte to do
+    /// it by.
+    pub(crate) fn exchange(&mut self, unit: &Unit, partner: &Unit, to: NodeId) -> bool {
+        let done = self.moves.exchange(unit, partner, to, &mut self.rooms);
+        if done {
+            self.note(unit);
+            self.note(partner);
+        }
+        done
+    }
+
+    /// The slow node a victim goes to: the nearest to its accessor with room. Where several nodes
+    /// access it, those of the tier take turns.
+    pub(crate) fn slow_node(&mut self, victim: &Unit) -> Option<NodeId> {
+        let places = self.places;
+        let mut tiers = places.slower(victim);
+        if victim.accessor != Accessor::Several {
+            return tiers.find_map(|tier| self.rooms.roomiest(victim, &tier.nodes));
+        }
+        let fitting = |tier: &tiercel_machine::Tier| -> Vec<NodeId> {
+            tier.nodes.iter().copied().filter(|node| self.rooms.fits(victim, *node)).collect()
+        };
+        let nodes = tiers.map(fitting).find(|nodes| !nodes.is_empty())?;
+        *self.turns += 1;
+        Some(nodes[*self.turns % nodes.len()])
+    }
+}

@@ -1,0 +1,179 @@
+//! The `hint` sampler: the kernel's NUMA hint faults, without a PMU. In: processes, the kernel's
+//! knobs. Out: a sample for the first access to an OS page after each pass of the kernel's scan,
+//! with its CPU, and how many passes ended. Knows nothing of which faults are first touches.
+//!
+//! ```text
+//!   kernel: task_numa_work --takes away access--> page tables     one pass: numa_scan_seq + 1
+//!   program: accesses an OS page --> fault --> perf's page-fault event --> ring of that CPU
+//! ```
+//!
+//! The page-fault event is software: it works in virtual machines, and for ordinary users where
+//! `kernel.perf_event_paranoid` is at most 2. Only root can make the kernel scan faster than it
+//! does by itself ([`knobs`]).
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use tiercel_wire::{Now, Sample};
+
+use crate::perf::{PerfSampler, choose};
+use crate::{
+    Config, Cost, Counters, Drained, Granularity, Kind, Method, Sampler, SamplerCapabilities,
+    SamplerError, Source, clock,
+};
+
+mod knobs;
+
+use knobs::{Knobs, Place};
+
+/// Share of a CPU that makes the perf sampler never lower its rate: every fault counts, and the
+/// kernel's scan bounds how many there are.
+const EVERY_FAULT: f64 = 1e9;
+
+/// See the module.
+pub struct HintSampler {
+    faults: PerfSampler,
+    /// Undoes on drop what was changed.
+    knobs: Knobs,
+    processes: HashMap<u32, Progress>,
+}
+
+/// How far the kernel's scan of a process was when the current pass began.
+#[derive(Clone, Copy, Debug, Default)]
+struct Progress {
+    scans: u64,
+    cpu: std::time::Duration,
+}
+
+impl HintSampler {
+    /// Opens the rings, then sets the knobs.
+    ///
+    /// # Errors
+    /// [`SamplerError::Unavailable`] where the kernel does not scan and we may not make it,
+    /// [`SamplerError::Permission`] when `perf_event_paranoid` forbids.
+    pub fn open(config: &Config) -> Result<HintSampler, SamplerError> {
+        let inner =
+            Config { source: Source::PageFaults, cpu_budget: EVERY_FAULT, ..config.clone() };
+        let faults =
+            PerfSampler::open(&inner).map_err(|error| refusal(error, choose::paranoid()))?;
+        let knobs = Knobs::set(&Place::default(), config.hint_window_ms)?;
+        Ok(HintSampler { faults, knobs, processes: HashMap::new() })
+    }
+
+    /// Ends a pass if every process that ran was scanned since the last one ended.
+    fn end_pass(&mut self) -> bool {
+        let mut ran = 0;
+        for (pid, began) in &self.processes {
+            let Some(now) = Progress::of(*pid) else { continue };
+            if now.scans > began.scans {
+                ran += 1;
+            } else if now.cpu > began.cpu {
+                return false;
+            }
+        }
+        if ran > 0 {
+            let next = |pid: &u32| Progress::of(*pid).unwrap_or_default();
+            self.processes.iter_mut().for_each(|(pid, began)| *began = next(pid));
+        }
+        ran > 0
+    }
+}
+
+impl Sampler for HintSampler {
+    fn kind(&self) -> Kind {
+        Kind::Hint
+    }
+
+    fn method(&self) -> Method {
+        Method::Misses
+    }
+
+    fn attach(&mut self, pid: u32) -> Result<(), SamplerError> {
+        self.faults.attach(pid)?;
+        self.processes.entry(pid).or_insert_with(|| Progress::of(pid).unwrap_or_default());
+        Ok(())
+    }
+
+    fn detach(&mut self, pid: u32) {
+        self.faults.detach(pid);
+        self.processes.remove(&pid);
+    }
+
+    fn watch(&mut self, _pid: u32, _ranges: &[std::ops::Range<u64>]) {}
+
+    fn drain(&mut self, now: Now, out: &mut Vec<Sample>) -> Drained {
+        // The end first: accesses that it lets through belong to the next pass, not to this one.
+        let passes = u64::from(self.end_pass());
+        Drained { passes, ..self.faults.drain(now, out) }
+    }
+
+    fn counters(&mut self) -> Option<Counters> {
+        self.faults.counters()
+    }
+
+    fn capabilities(&self) -> SamplerCapabilities {
+        SamplerCapabilities {
+            reads: Granularity::PerOsPage,
+            writes: Granularity::PerOsPage,
+            source: format!("NUMA hint faults; {}", self.knobs.state()),
+            text: "Of each OS page only the first access after each pass of the kernel's scan; \
+                   none in memory that is bound to nodes, and the first touches of new memory."
+                .to_owned(),
+            ..self.faults.capabilities()
+        }
+    }
+
+    fn cost(&self) -> Cost {
+        self.faults.cost()
+    }
+}
+
+/// Restores what a sampler that was killed had changed.
+pub fn restore() {
+    knobs::restore(&Place::default());
+}
+
+impl Progress {
+    /// `None` when the process is gone.
+    fn of(pid: u32) -> Option<Progress> {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/sched")).ok()?;
+        Some(Progress { scans: scans(&text)?, cpu: clock::process_cpu(pid)? })
+    }
+}
+
+/// `mm->numa_scan_seq` in the text of /proc/PID/sched.
+fn scans(sched: &str) -> Option<u64> {
+    let line = sched.lines().find(|line| line.starts_with("mm->numa_scan_seq"))?;
+    line.split(':').nth(1)?.trim().parse().ok()
+}
+
+/// The perf sampler's refusal in terms of this one.
+fn refusal(error: SamplerError, paranoid: Option<i32>) -> SamplerError {
+    match error {
+        SamplerError::Permission { .. } => SamplerError::Permission {
+            what: format!(
+                "seeing NUMA hint faults, with kernel.perf_event_paranoid = {},",
+                paranoid.map_or("absent".to_owned(), |level| level.to_string())
+            ),
+            remedy: "as root: sysctl kernel.perf_event_paranoid=2, or give the command \
+                     CAP_PERFMON; the probe sampler works without"
+                .to_owned(),
+        },
+        other => other,
+    }
+}
+
+/// Whether it would work here, without changing anything.
+pub fn support() -> Result<String, SamplerError> {
+    let config = Config { source: Source::PageFaults, ..Config::default() };
+    PerfSampler::open(&config).map_err(|error| refusal(error, choose::paranoid()))?;
+    Knobs::look(&Place::default())
+}
+
+/// Whether the kernel has what this needs at all.
+pub fn is_built_in() -> bool {
+    Path::new(knobs::SWITCH).exists()
+}
+
+#[cfg(test)]
+mod tests;

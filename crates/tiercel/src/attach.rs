@@ -1,0 +1,141 @@
+//! `tiercel attach`: tiers a running process by OS page until it ends or the user stops it.
+//! In: [`AttachArgs`]. Out: a report. Knows nothing of how anything is decided.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, Result, bail};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use tiercel_daemon::Settings;
+use tiercel_daemon::pages::{Attachment, PagesReport, attach as tier, check};
+use tiercel_machine::short_bytes;
+use tiercel_mover::KernelMover;
+use tiercel_sampler::{Config, Kind, Sampler, SamplerError};
+
+use crate::args::AttachArgs;
+use crate::engine::{machine, read_settings};
+use crate::terminal::{note, say, say_json};
+
+/// Ring of each CPU where the kernel locks as much memory as it is asked to: 100,000 faults, all OS
+/// pages of 400 MiB, can come between two looks. Others get 516 KiB (perf_event_mlock_kb).
+const ROOTS_RING_BYTES: usize = 4 << 20;
+
+/// `tiercel attach`.
+pub fn attach(args: &AttachArgs) -> Result<()> {
+    let settings = settings(args)?;
+    let mut remarks = Vec::new();
+    if !settings.machine.name.is_empty() {
+        bail!("attach moves real memory: a modelled machine ({}) is no use", settings.machine.name);
+    }
+    let machine = machine(&settings, &mut remarks)?;
+    // Before the sampler sets anything.
+    check(args.pid)?;
+    let sampler = sampler(&settings, &mut remarks)?;
+    for remark in remarks {
+        note(format_args!("tiercel: {remark}"));
+    }
+    let (mode, name) = (settings.pages.mode.name(), sampler.name());
+    let attachment = Attachment {
+        pid: args.pid,
+        machine,
+        pages: settings.pages.clone(),
+        fast: settings.fast,
+        sampler,
+        mover: Box::new(KernelMover::new()),
+    };
+    let stop = stop_on_signals()?;
+    if let Some(time) = args.time {
+        let stop = Arc::clone(&stop);
+        std::thread::spawn(move || {
+            std::thread::sleep(time.0);
+            stop.store(true, Ordering::Release);
+        });
+    }
+    note(format_args!("tiercel: process {} by OS page, mode {mode}, sampler {name}", args.pid));
+    let report = tier(attachment, &stop)?;
+    if args.json { say_json(&report) } else { say(&text(&report)) }
+}
+
+/// The file's settings, with what the command line says on top.
+fn settings(args: &AttachArgs) -> Result<Settings> {
+    let mut settings = match &args.config {
+        None => Settings::default(),
+        Some(path) => read_settings(path)?,
+    };
+    settings.pages.mode = args.mode.unwrap_or(settings.pages.mode);
+    settings.fast = args.fast.unwrap_or(settings.fast);
+    settings.sampler = args.sampler.map_or(settings.sampler, Into::into);
+    settings.check()?;
+    Ok(settings)
+}
+
+/// The sampler that was named; else `hint`, which sees who accesses, before the others.
+fn sampler(settings: &Settings, remarks: &mut Vec<String>) -> Result<Box<dyn Sampler>> {
+    let mut config =
+        Config { hint_window_ms: settings.pages.window_ms, ..settings.sampling.clone() };
+    if rustix::process::geteuid().is_root() {
+        config.ring_bytes = config.ring_bytes.max(ROOTS_RING_BYTES);
+    }
+    let open = |kind: Kind| tiercel_sampler::open(kind, &config);
+    if settings.sampler != Kind::Auto {
+        return Ok(open(settings.sampler)?);
+    }
+    let refused = |hint: &SamplerError, other: &dyn std::fmt::Display| {
+        format!("no sampler sees who accesses which OS page: {hint}; {other}")
+    };
+    match open(Kind::Hint) {
+        Ok(sampler) => Ok(sampler),
+        Err(hint) => {
+            let others = [Kind::Emulator, Kind::Perf, Kind::Bpf];
+            let Some(sampler) = others.into_iter().find_map(|kind| open(kind).ok()) else {
+                bail!(refused(&hint, &"perf and bpf find no event here"));
+            };
+            remarks.push(format!("{} instead of hint: {hint}", sampler.name()));
+            Ok(sampler)
+        }
+    }
+}
+
+fn stop_on_signals() -> Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot catch signals")?;
+    }
+    Ok(stop)
+}
+
+fn text(report: &PagesReport) -> String {
+    let why = if report.process_ended { "it ended" } else { "detached" };
+    let failed: Vec<String> = report
+        .failed_bytes
+        .iter()
+        .map(|(why, bytes)| format!("{why} {}", short_bytes(*bytes)))
+        .collect();
+    let failed = if failed.is_empty() { "nothing".to_owned() } else { failed.join(", ") };
+    format!(
+        "process {}: {why} after {:.1}s, mode {}\n\
+         accesses  {}: {} samples, {} lost, {} elsewhere; {} windows, {} unknown, {} slow\n\
+         demand    {} asked, {} stayed, {} locked, {} dropped; {} ticks stopped\n\
+         moves     {}: {} up, {} down, {} exchanges, {:.2} ns a byte; failed: {failed}\n",
+        report.pid,
+        report.seconds,
+        report.mode.name(),
+        report.sampler,
+        report.samples,
+        report.lost,
+        report.elsewhere,
+        report.windows,
+        report.unknown_windows,
+        report.slow_windows,
+        report.asked,
+        report.stayed,
+        report.locked,
+        report.dropped,
+        report.stopped_ticks,
+        report.moves,
+        short_bytes(report.promoted_bytes),
+        short_bytes(report.demoted_bytes),
+        report.exchanges,
+        report.move_ns_per_byte,
+    )
+}

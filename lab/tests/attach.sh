@@ -1,0 +1,72 @@
+#!/bin/sh
+# what: a running program gains from tiercel attach, of which no trace stays
+# machines: spr-cxl
+# programs: tiercel hotcold hog asuser
+# timed: yes
+# limit: 600
+
+SCAN=/sys/kernel/debug/sched/numa_balancing
+[ -d "$SCAN" ] || mount -t debugfs none /sys/kernel/debug
+knobs() { cat /proc/sys/kernel/numa_balancing "$SCAN"/scan_* | tr '\n' ' '; }
+found=$(knobs)
+echo never > /sys/kernel/mm/transparent_hugepage/enabled
+
+# 64 MiB in objects of 1 MiB, of which 8 get 99% of the accesses. Fast memory has room for 24 MiB
+# when the program starts: the objects that are allocated first are there, hot or not.
+objects="objects=64 kib=1024 hot=8 share=99"
+picoseconds() { awk '/^hotcold: right/ { print int($5 * 1000) }' "$1"; }
+echo '[pages]
+window_ms = 100' > settings
+
+numactl --membind=0 hotcold $objects accesses=1m > fast
+hog 0 26000 > hog.log &
+wait_for 60 grep -q full hog.log || not_ok "node 0 fills up" "$(cat hog.log)"
+hotcold $objects accesses=1m > slow
+
+hotcold $objects accesses=15m > ours &
+program=$!
+tiercel attach --pid "$program" --config settings > report 2> errors
+equal "attach ends with the program" 0 $?
+wait "$program"
+equal "the program ends well" 0 $?
+cat fast slow ours
+show report
+show errors
+all_fast=$(picoseconds fast)
+all_slow=$(picoseconds slow)
+ours=$(picoseconds ours)
+at_least "ps an access that all-fast wins" 5000 $((all_slow - all_fast))
+at_least "percent of it won ($all_fast all fast, $all_slow as it starts, $ours ps an access)" 60 \
+    $((100 * (all_slow - ours) / (all_slow - all_fast)))
+contains "no sample is lost" ", 0 lost," report
+equal "the knobs are as they were found" "$found" "$(knobs)"
+killall -KILL hog
+
+# Detaching from a program that goes on.
+hotcold $objects accesses=100m > /dev/null &
+program=$!
+succeeds "attach ends after its time" tiercel attach --pid "$program" --for 300ms --config settings
+kill -0 "$program"
+equal "and the program goes on" 0 $?
+equal "with the knobs as they were found" "$found" "$(knobs)"
+
+# refused WHAT TEXT COMMAND...: before anything is changed
+refused() {
+    what=$1
+    text=$2
+    shift 2
+    "$@" > output 2>&1 && not_ok "$what is refused" "it was not"
+    contains "$what is refused with the reason" "$text" output
+    equal "and changes nothing" "$found" "$(knobs)"
+}
+chmod 777 /tmp
+refused "another user's process" "another user's" \
+    asuser 65534 tiercel attach --pid "$program" --sampler hint
+kill "$program"
+wait "$program"
+refused "a process that is gone" "there is no process" tiercel attach --pid "$program"
+sed 's/.*window.*/history = 9/' settings > bad
+refused "a history of 9 windows" "pages.history" tiercel attach --pid $$ --config bad
+echo '[pages]
+reserve = "900 MiB"' > bad
+refused "a reserve above half a node" "pages.reserve" tiercel attach --pid $$ --config bad
