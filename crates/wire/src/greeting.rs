@@ -167,8 +167,8 @@ mod tests {
         bad[0] ^= 1;
         assert_eq!(Hello::decode(&bad), Err(GreetingError::Magic));
         let mut bad = good;
-        bad[4] = 9;
-        assert_eq!(Hello::decode(&bad), Err(GreetingError::Version(9)));
+        bad[4] = 99;
+        assert_eq!(Hello::decode(&bad), Err(GreetingError::Version(99)));
         let mut bad = Welcome { status: Status::Ok, session: 1 }.encode();
         bad[8] = 77;
         assert_eq!(Welcome::decode(&bad), Err(GreetingError::Status(77)));
