@@ -107,6 +107,21 @@ fn the_budget_is_kept_whether_it_pays_or_not() {
 }
 
 #[test]
+fn what_the_budget_drives_out_costs_no_bank() {
+    // All four were born fast; the budget has room for one.
+    let mut run = Run::new("a:4@0:0 b:4@0:0 c:4@0:0 d:4@0:0", 4, "shadow:loss=0");
+    run.ticks(1, &[]);
+    assert_eq!(run.moved().len(), "-b -c -d".len(), "three leave");
+    let ShadowReport { saved_ns, spent_ns, .. } = run.report;
+    assert!(spent_ns <= 0.0 && saved_ns == 0.0, "{:?}", run.report);
+    // Whichever stayed, the hot one of them is there soon.
+    run.ticks(10, &[("d", 100)]);
+    let (addr, pid) = (run.world.addr("d"), world::PID);
+    let extent = run.world.ledger.find(pid, addr).expect("lives");
+    assert_eq!(extent.residency.main_node(), Some(NodeId(0)), "{:?}", run.report);
+}
+
+#[test]
 fn the_rate_is_limited() {
     // 2 s at 1 MiB/s.
     check(

@@ -25,7 +25,7 @@ const REFRESHES_MAX: usize = 256;
 /// Age at which residency is stale, in ticks, as in the daemon.
 const REFRESH_TICKS: u64 = 5;
 /// Share of wall time for look-ups before stale residency waits, as in the daemon.
-const REFRESH_TIME_SHARE: f64 = 0.005;
+const REFRESH_TIME_SHARE: f64 = 0.001;
 
 /// A policy as it is replayed, with what the ledger does for it.
 #[derive(Clone, Debug, PartialEq)]

@@ -28,7 +28,7 @@ const REFRESHES_MAX: usize = 256;
 const REFRESH_TICKS: u64 = 5;
 
 /// Share of wall time that lookups by the mover may take before stale residency waits.
-const REFRESH_TIME_SHARE: f64 = 0.005;
+const REFRESH_TIME_SHARE: f64 = 0.001;
 
 /// Share of wall time that scans of all extents may take. They serve reports, and find
 /// what is to be looked up again.

@@ -50,6 +50,8 @@ pub(crate) struct Shadow {
     spent_ns: f64,
     /// Mover time since the last decision.
     moved_ns: f64,
+    /// The last decision kept the budget, and nothing else.
+    was_forced: bool,
     sweep_at: usize,
 }
 
@@ -95,9 +97,9 @@ pub(crate) struct Outcome {
 }
 
 impl Shadow {
-    /// Moves took so long.
+    /// The moves of the last decision took so long.
     pub(crate) fn spent(&mut self, ns: f64) {
-        self.spent_ns += ns;
+        self.spent_ns += if self.was_forced { 0.0 } else { ns };
         self.moved_ns += ns;
     }
 
@@ -122,7 +124,8 @@ impl Shadow {
             bytes_left: turn.bytes_left,
         };
         entries.iter_mut().for_each(|entry| entry.bits_before = entry.bits);
-        for expert in Experts::all() {
+        let is_forced = turn.acts && turn.used > turn.budget;
+        for expert in Experts::all().filter(|_| !is_forced) {
             let terms = terms(&self.experts, expert);
             self.experts.exchange(expert, &mut entries, &terms);
             pace.compared(entries.len().min(PIECE_UNITS));
@@ -130,9 +133,20 @@ impl Shadow {
         let (best, lead_ns) = self.experts.best(factor);
         let bank = self.bank_ns(turn.loss, factor, lead_ns);
         let terms = Terms { bank, ..terms(&self.experts, best) };
+        let items: Vec<Item> = entries.iter().map(|entry| best.real_item(entry)).collect();
+        let order = by_density(&items);
+        let done = match (is_forced, turn.acts) {
+            (true, _) => evict(&items, &order, &Terms { room: turn.budget, ..terms }),
+            (false, true) => exchange(&items, &order, &terms),
+            (false, false) => Exchanged::default(),
+        };
+        self.was_forced = is_forced;
+        if is_forced {
+            force(&done, &mut entries);
+        }
         self.marks.keep(&entries);
         let report = self.report(best, (lead_ns, bank), factor, entries.len());
-        outcome(&entries, best, &terms, turn, report)
+        outcome(&entries, &items, done, report)
     }
 
     fn score(&mut self, entries: &[Entry], turn: &Turn, tick_s: f64) {
@@ -197,23 +211,16 @@ impl Shadow {
     }
 }
 
-/// What the real placement exchanges.
-fn outcome(
-    entries: &[Entry],
-    best: Expert,
-    terms: &Terms,
-    turn: &Turn,
-    report: ShadowReport,
-) -> Outcome {
-    let items: Vec<Item> = entries.iter().map(|entry| best.real_item(entry)).collect();
-    let order = by_density(&items);
-    let mut done = Exchanged::default();
-    if turn.acts && terms.used > turn.budget {
-        // A budget is kept whether that pays or not.
-        done = evict(&items, &order, &Terms { room: turn.budget, ..*terms });
-    } else if turn.acts {
-        done = exchange(&items, &order, terms);
+/// A budget is kept whether that pays or not, so that costs no bank: what leaves could never have
+/// stayed, for any expert.
+fn force(done: &Exchanged, entries: &mut [Entry]) {
+    for at in &done.chosen {
+        (entries[*at].home, entries[*at].bits, entries[*at].bits_before) = (0.0, 0, 0);
     }
+}
+
+/// What the real placement exchanges.
+fn outcome(entries: &[Entry], items: &[Item], done: Exchanged, report: ShadowReport) -> Outcome {
     let left = [(0, 0), done.unpaid, done.limited];
     let mut outcome = Outcome { report, left, ..Outcome::default() };
     let mut moves = vec![false; items.len()];
@@ -221,7 +228,7 @@ fn outcome(
         moves[at] = true;
         outcome.changes.push(change(&entries[at], &items[at]));
     }
-    for ((entry, item), moves) in entries.iter().zip(&items).zip(moves) {
+    for ((entry, item), moves) in entries.iter().zip(items).zip(moves) {
         outcome.extents += 1;
         outcome.bytes += entry.footprint;
         if !moves && !item.is_inside && item.rate > 0.0 {
