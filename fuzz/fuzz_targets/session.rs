@@ -23,7 +23,7 @@ use std::os::unix::ffi::OsStringExt;
 
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
-use tiercel_daemon::{FinalReport, Objects, Stepped, Summary, UNREAD_BYTES_MAX};
+use tiercel_daemon::{FinalReport, SiteRows, Stepped, Summary, UNREAD_BYTES_MAX};
 use tiercel_fuzz::{Seen, assert_printable, connection, send, stepped};
 use tiercel_symbolize::{Reader, Symbols};
 use tiercel_wire::client::{ClientSession, SessionBuilder};
@@ -115,9 +115,9 @@ impl World {
             assert_exposition(metrics);
         }
         if !answer["objects"].is_null() {
-            let objects: Objects = serde_json::from_value(answer["objects"].clone()).expect("rows");
+            let sites: SiteRows = serde_json::from_value(answer["objects"].clone()).expect("rows");
             let mut symbols = Symbols::new(&Reader::InProcess);
-            assert_printable(&show::objects(&objects.rows, &Summary::default(), &mut symbols));
+            assert_printable(&show::sites(&sites.rows, &Summary::default(), &mut symbols));
         }
         if !answer["status"].is_null() {
             let status: Summary = serde_json::from_value(answer["status"].clone()).expect("status");
