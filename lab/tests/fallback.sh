@@ -51,7 +51,7 @@ begin() {
 
 # fill NODE...: as other programs would
 fill() {
-    filled "$@" > filled.log 2>&1 &
+    filled 0 "$@" > filled.log 2>&1 &
     filler=$!
     wait_for 60 grep -q full filled.log || not_ok "nodes $* fill up" "$(cat filled.log)"
 }
