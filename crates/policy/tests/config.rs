@@ -153,6 +153,10 @@ fn mistakes_are_refused_with_their_place() {
         "aggregate = { ewma = { alpha = 0 } }",
         expect!["policy: aggregate.ewma.alpha = 0: must be above 0 and at most 1"],
     );
+}
+
+#[test]
+fn numbers_that_make_no_sense_are_refused() {
     check(
         "trigger = { time = { ticks = 0 } }",
         expect!["policy: trigger.time.ticks = 0: must be at least 1"],
