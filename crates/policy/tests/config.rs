@@ -145,6 +145,10 @@ fn mistakes_are_refused_with_their_place() {
               |                                    ^^^^^^
             "much" is not a size; write for example "64 MiB", "16 GiB" or a number of bytes"#]],
     );
+}
+
+#[test]
+fn numbers_that_make_no_sense_are_refused() {
     check(
         "enforce = { fill = { percent = 101 } }",
         expect!["policy: enforce.fill.percent = 101: must be from 1 to 100"],
@@ -153,10 +157,6 @@ fn mistakes_are_refused_with_their_place() {
         "aggregate = { ewma = { alpha = 0 } }",
         expect!["policy: aggregate.ewma.alpha = 0: must be above 0 and at most 1"],
     );
-}
-
-#[test]
-fn numbers_that_make_no_sense_are_refused() {
     check(
         "trigger = { time = { ticks = 0 } }",
         expect!["policy: trigger.time.ticks = 0: must be at least 1"],
