@@ -647,10 +647,12 @@ impl Daemon {
         }
     }
 
-    /// Ticks are short while nothing is known, and lengthen as what is known settles.
+    /// Ticks are short while nothing is known, and lengthen as what is known settles, or at once
+    /// where nothing is to be decided.
     fn pace(&mut self, took: Duration, now_ms: u64) {
-        let varies = self.config.policy.ticks_vary();
-        let is_settled = varies && self.tracking.clients.ranking().settled;
+        let (varies, purpose) = (self.config.policy.ticks_vary(), self.purpose());
+        let is_idle = !purpose.is_scarce && !purpose.is_recording;
+        let is_settled = varies && (is_idle || self.tracking.clients.ranking().settled);
         let late_ms = self.schedule.ticked(took, is_settled, now_ms);
         if varies {
             self.tracking.ledger.expect_tick_in(self.schedule.tick_every_ms());
