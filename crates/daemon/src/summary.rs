@@ -13,7 +13,7 @@ use tiercel_ledger::Ledger;
 use tiercel_ledger::confidence::{EvidenceOfAll, Ranking};
 use tiercel_machine::Machine;
 use tiercel_mover::Mover;
-use tiercel_policy::{Decision, ShadowReport};
+use tiercel_policy::{Decision, Problem, ShadowReport};
 use tiercel_profile::Profile;
 use tiercel_sampler::Sampler;
 use tiercel_wire::Counts;
@@ -371,6 +371,10 @@ impl Summary {
     /// Adds what a decision did not move and why, and the accounts of moves.
     pub(crate) fn add_decision(&mut self, decision: &Decision) {
         self.problems(decision.problems.iter().map(ToString::to_string));
+        // Early ticks come before the first samples: later ones say that this was all.
+        if decision.summary.is_some() && !decision.problems.contains(&Problem::NoAccesses) {
+            self.problems.remove(&Problem::NoAccesses.to_string());
+        }
         for refused in decision.summary.iter().flat_map(|summary| &summary.refused) {
             *self.left_bytes.entry(kebab(&refused.why)).or_default() += refused.bytes;
         }
@@ -414,4 +418,23 @@ pub(crate) fn refused(refused: &Refused, control: u64) -> RefusedCounts {
         ("control connection", control),
     ];
     all.into_iter().filter(|(_, n)| *n > 0).map(|(name, n)| (name.to_owned(), n)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_decision_before_the_first_samples_is_no_problem_once_there_are_some() {
+        let decided = |problems| {
+            let summary = Some(tiercel_policy::Summary::default());
+            Decision { summary, problems, ..Decision::default() }
+        };
+        let mut summary = Summary::default();
+        summary.add_decision(&decided(vec![Problem::NoAccesses]));
+        summary.add_decision(&Decision::default());
+        assert_eq!(summary.problems.len(), 1, "nothing was decided since");
+        summary.add_decision(&decided(Vec::new()));
+        assert!(summary.problems.is_empty());
+    }
 }
