@@ -113,6 +113,9 @@ impl Peer {
         let folder = proc.join(pid.to_string());
         let start_ticks = start_ticks(&folder).map_err(|_| PeerError::Gone)?;
         let image = Image::read(&folder, uid);
+        if image.is_beginning() {
+            return Err(PeerError::Program);
+        }
         if image.is_privileged() {
             return Err(PeerError::Privileged);
         }
@@ -301,6 +304,12 @@ impl Image {
         pairs.filter(|(key, _)| *key == AT_RANDOM).map(|(_, value)| value).next().unwrap_or(0)
     }
 
+    /// True in the middle of an exec: the auxiliary vector can be read and is not written yet.
+    fn is_beginning(&self) -> bool {
+        let is_whole = |auxv: &[u8]| pairs(auxv).any(|(key, _)| key == AT_SECURE);
+        self.auxv.as_ref().is_some_and(|auxv| !is_whole(auxv))
+    }
+
     /// True when the auxiliary vector can be read, and does not say that the program is ordinary.
     fn is_privileged(&self) -> bool {
         let is_ordinary = |auxv: &[u8]| pairs(auxv).any(|pair| pair == (AT_SECURE, 0));
@@ -436,6 +445,13 @@ mod tests {
         assert_eq!(after(|f| f.executable("/bin/ls")), Err(PeerError::Program));
         assert_eq!(after(|f| f.auxv(0, 2)), Err(PeerError::Program));
         assert_eq!(after(|f| f.auxv(1, 1)), Err(PeerError::Program));
+    }
+
+    #[test]
+    fn a_process_in_the_middle_of_an_exec_is_refused() {
+        let fixture = Fixture::new();
+        std::fs::write(fixture.path("auxv"), [0; 16]).unwrap();
+        assert_eq!(fixture.peer(1000).unwrap_err(), PeerError::Program);
     }
 
     #[test]
