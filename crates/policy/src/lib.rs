@@ -17,6 +17,7 @@ mod budget;
 mod config;
 mod decision;
 mod expression;
+mod held;
 mod interval;
 mod move_builder;
 mod move_cost;

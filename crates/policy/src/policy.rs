@@ -15,6 +15,7 @@ use crate::assign::{Candidate, assign};
 use crate::budget::{Budgets, Group};
 use crate::config::{Config, ConfigError};
 use crate::decision::{BirthPlan, Decision, Problem, Summary};
+use crate::held::Held;
 use crate::interval::Interval;
 use crate::move_builder::MoveBuilder;
 use crate::move_cost::MoveCost;
@@ -51,6 +52,7 @@ pub struct Policy {
     peaks: BTreeMap<String, u64>,
     cost: MoveCost,
     shadows: Shadows,
+    held: Held,
     /// Time since the last assignment.
     since_ms: u64,
     /// Nodes on which moves lately failed for lack of memory.
@@ -73,6 +75,7 @@ impl Policy {
             peaks: BTreeMap::new(),
             cost: MoveCost::new(cost),
             shadows: Shadows::default(),
+            held: Held::default(),
             since_ms: 0,
             full: BTreeSet::new(),
             shortfall_bytes: BTreeMap::new(),
@@ -85,12 +88,14 @@ impl Policy {
         &self.config
     }
 
-    /// Learns what moves really cost, and which nodes had less free memory than accounted.
+    /// Learns what moves really cost, which nodes had less free memory than accounted, and what
+    /// cannot be moved for now.
     pub fn outcome(&mut self, outcome: &Outcome) {
         if outcome.failed.iter().any(|(failure, _)| *failure == Failure::NoMemory) {
             self.full.insert(outcome.asked.to);
         }
         self.cost.learn(outcome);
+        self.held.outcome(outcome);
         if self.config.gate.shadow().is_some() {
             self.shadows.outcome(outcome);
         }
@@ -122,6 +127,7 @@ impl Policy {
         interval: &Interval,
     ) -> Decision {
         let ledger = pace.ledger();
+        self.held.tick(ledger.now_ms());
         self.since_ms += interval.elapsed_ms;
         let ticks = self.config.ticks(interval);
         let recent_bytes = self.recent_birth_bytes as f64 * BIRTHS_KEPT.powf(ticks);
@@ -162,6 +168,7 @@ impl Policy {
                 acts: may_act,
                 budgets,
                 members: &members,
+                held: &self.held,
             };
             self.shadows.decide(pace, &round, &mut usage, &mut decision);
         } else if verdict.fires && !one_tier {
@@ -358,8 +365,8 @@ impl Policy {
         lists
     }
 
-    /// The priority of an extent; `None` for what has no memory, and for what a plan places, which
-    /// only takes room.
+    /// The priority of an extent; `None` for what has no memory, and for what a plan places or the
+    /// mover cannot move, which only takes room.
     #[inline]
     fn candidate(
         &self,
@@ -380,7 +387,7 @@ impl Policy {
             seen.unlocated_bytes += bytes;
         }
         let rank = rank.unwrap_or(tiers.last());
-        if budgets.placed.contains(&(extent.pid, extent.site)) {
+        if budgets.placed.contains(&(extent.pid, extent.site)) || self.held.holds(extent) {
             usage.placed[usize::from(rank)] += bytes;
             return None;
         }

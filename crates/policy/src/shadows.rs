@@ -11,6 +11,7 @@ use tiercel_machine::NodeId;
 use crate::assign::Candidate;
 use crate::budget::Budgets;
 use crate::decision::{Decision, MoveRefusal, Problem, Refused, Summary};
+use crate::held::Held;
 use crate::interval::Interval;
 use crate::move_builder::MoveBuilder;
 use crate::move_cost::MoveCost;
@@ -47,6 +48,7 @@ pub(crate) struct Round<'a> {
     pub(crate) acts: bool,
     pub(crate) budgets: &'a Budgets,
     pub(crate) members: &'a [Vec<u32>],
+    pub(crate) held: &'a Held,
 }
 
 impl Shadows {
@@ -100,7 +102,8 @@ fn tick(
     let ns_per_byte = |rank: u8| cost.ns_per_byte(tiers.tiers[usize::from(rank)].nodes[0]);
     let [room, used, budget] = usage.of(boundary);
     let moved_bytes = summary.promoted_bytes + summary.demoted_bytes;
-    let is_member = |extent: &Extent| is_member(extent, round.budgets, pids);
+    let is_member =
+        |extent: &Extent| is_member(extent, round.budgets, pids) && !round.held.holds(extent);
     let turn = Turn {
         scope: Scope { tiers, boundary, gap: tiers.gap_below(boundary), is_member: &is_member },
         up: ns_per_byte(boundary),

@@ -3,7 +3,7 @@
 //! they are made.
 
 use expect_test::expect;
-use tiercel_ledger::movement::{Move, Outcome, Reason};
+use tiercel_ledger::movement::{Failure, Move, Outcome, Reason};
 use tiercel_machine::{Machine, NodeId};
 use tiercel_policy::{Budgets, Config, Decision, Interval, Limit, Policy, ShadowReport};
 
@@ -23,6 +23,8 @@ struct Run {
     report: ShadowReport,
     /// How much of what values say the program really waits.
     truth: f64,
+    /// An object that cannot be moved.
+    pinned: Option<&'static str>,
 }
 
 impl Run {
@@ -32,7 +34,8 @@ impl Run {
         let machine = machine(&[(1000, 100.0), (10_000, 300.0)]);
         let (world, moved) = (World::new(objects), Vec::new());
         let report = ShadowReport::default();
-        Run { world, policy, machine, fast_mib, moved, report, truth: 1.0 }
+        let (truth, pinned) = (1.0, None);
+        Run { world, policy, machine, fast_mib, moved, report, truth, pinned }
     }
 
     /// A tick in which objects had so many samples, of 50 us each if slow; executes what is asked.
@@ -51,13 +54,15 @@ impl Run {
         let instructions = Some(worked_ns as u64);
         let interval = Interval { instructions, ..self.world.last };
         let decision = self.policy.tick(&self.world.ledger, &self.machine, &budgets, &interval);
-        self.world.execute(&decision);
         for asked in &decision.moves {
-            self.policy.outcome(&executed(asked));
+            let is_pinned = self.pinned == Some(self.world.name_at(asked.addr));
+            let outcome = if is_pinned { refused(asked) } else { executed(asked) };
+            self.world.ledger.outcome(&outcome);
+            self.policy.outcome(&outcome);
             let word = if asked.reason == Reason::Demote { "-" } else { "+" };
             self.moved.push(format!("{word}{}", self.world.name_at(asked.addr)));
         }
-        self.report = decision.shadows[0].clone();
+        self.report = decision.shadows.first().cloned().unwrap_or_default();
         decision
     }
 
@@ -74,6 +79,38 @@ fn executed(asked: &Move) -> Outcome {
     let took_ns = (asked.bytes as f64 * MOVE_NS_PER_BYTE) as u64;
     let (moved_bytes, resident_bytes) = (asked.bytes, asked.bytes);
     Outcome { moved_bytes, resident_bytes, took_ns, ..Outcome::of(asked.clone()) }
+}
+
+fn refused(asked: &Move) -> Outcome {
+    Outcome { failed: vec![(Failure::Shared, asked.bytes)], ..Outcome::of(asked.clone()) }
+}
+
+#[test]
+fn what_cannot_be_moved_is_asked_for_less_and_less_often() {
+    for gate in ["shadow:", "none"] {
+        let mut run = Run::new("a:4@0:0 b:4@1:0 c:4@0:0", 20, gate);
+        run.pinned = Some("b");
+        run.ticks(64, &[("b", 100)]);
+        // At ticks of 2 s after pauses of 1, 2, 4, 8, 16 and 32 s.
+        assert_eq!(run.moved(), "+b +b +b +b +b +b +b", "{gate}");
+        run.pinned = None;
+        run.ticks(40, &[("b", 100)]);
+        assert_eq!(run.moved(), "+b", "{gate}");
+    }
+}
+
+#[test]
+fn what_cannot_leave_makes_no_room() {
+    let mut run = Run::new("a:4@0:0 b:4@1:0", 4, "shadow:");
+    run.pinned = Some("a");
+    let (addr, pid) = (run.world.addr("b"), world::PID);
+    let range = tiercel_ledger::Range { pid, addr, bytes: 4 * MIB };
+    for _ in 0..32 {
+        run.ticks(1, &[("b", 100)]);
+        // There was no room for it.
+        run.world.ledger.set_residency(range, &[(NodeId(1), 4 * MIB)], run.world.now_ms);
+    }
+    assert_eq!(run.moved(), ["-a +b"; 6].join(" "), "after 1, 2, 4, 8 and 16 s");
 }
 
 #[test]
