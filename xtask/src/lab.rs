@@ -108,10 +108,10 @@ pub fn main(options: &Options) -> Result<()> {
         Verb::Bench(options) => return bench(options),
         Verb::Validate(options) => return validate::main(options),
     };
-    let tests = chosen(options)?;
-    let started = Instant::now();
     // All of them in a short run as well: the programs of long tests, too, have to build.
     let all = suite::load(&exec::root().join("lab/tests"))?;
+    let tests = chosen(options, &all)?;
+    let started = Instant::now();
     let programs = programs(if options.short { &all } else { &tests }, options.built)?;
     let acceleration = if options.tcg { Acceleration::Tcg } else { Acceleration::Auto };
     let mut progress = |line: &str| eprintln!("{line}");
@@ -161,8 +161,8 @@ fn bench(options: &BenchOptions) -> Result<()> {
     exec::run(command.current_dir(exec::root()).args(["lab", "bench"]).args(&options.arguments))
 }
 
-fn chosen(options: &TestOptions) -> Result<Vec<Test>> {
-    let mut tests = suite::load(&exec::root().join("lab/tests"))?;
+fn chosen(options: &TestOptions, all: &[Test]) -> Result<Vec<Test>> {
+    let mut tests = all.to_vec();
     tests.retain(|test| {
         let named = options.only.as_ref().is_none_or(|part| test.name.contains(part.as_str()));
         named && (test.short || !options.short)

@@ -312,7 +312,7 @@ impl Sampler for BrokeredSampler {
     }
 
     fn allow(&mut self, pid: u32, allowed: Allowed) {
-        self.request(&SamplerAsk::Allow(pid, allowed.huge_splits, allowed.burst));
+        self.request(&SamplerAsk::Allow(pid, allowed));
     }
 
     fn watch(&mut self, pid: u32, ranges: &[Range<u64>]) {

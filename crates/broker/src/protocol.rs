@@ -9,7 +9,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 use tiercel_sampler::{
-    Config, Cost, Counters, Drained, Kind, Method, SamplerCapabilities, SamplerError,
+    Allowed, Config, Cost, Counters, Drained, Kind, Method, SamplerCapabilities, SamplerError,
 };
 use tiercel_wire::{Now, Sample};
 
@@ -130,8 +130,8 @@ pub enum SamplerAsk {
     Detach(u32),
     /// `may_split`
     MaySplit(u32, (u64, u64)),
-    /// `allow`: splits of huge OS pages, a burst
-    Allow(u32, bool, bool),
+    /// `allow`
+    Allow(u32, Allowed),
     /// `watch`
     Watch(u32, Vec<(u64, u64)>),
     /// `release`

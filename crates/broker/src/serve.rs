@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use tiercel_machine::NodeId;
 use tiercel_mover::{Kernel, Linux, STATUS_UNTOUCHED};
-use tiercel_sampler::{Allowed, Config, Drained, Kind, Sampler, TargetHandle};
+use tiercel_sampler::{Config, Drained, Kind, Sampler, TargetHandle};
 use tiercel_symbolize::start_child;
 use tiercel_wire::layout::OS_PAGE_BYTES;
 
@@ -282,9 +282,7 @@ pub(crate) fn sampler_answer(
         SamplerAsk::MaySplit(pid, within) => {
             whole_ranges(&[within]).into_iter().for_each(|within| sampler.may_split(pid, within));
         }
-        SamplerAsk::Allow(pid, huge_splits, burst) => {
-            sampler.allow(pid, Allowed { huge_splits, burst });
-        }
+        SamplerAsk::Allow(pid, allowed) => sampler.allow(pid, allowed),
         // Once a tick: what is no longer the same process is no longer observed.
         SamplerAsk::Watch(pid, _) if !known.was_same(pid) => sampler.detach(pid),
         SamplerAsk::Watch(pid, watched) => sampler.watch(pid, &whole_ranges(&watched)),

@@ -27,7 +27,7 @@ use crate::cpu;
 use crate::decisions::Decisions;
 use crate::event::{Event, EventQueue};
 use crate::metrics::prometheus;
-use crate::moves::queue::MoveQueue;
+use crate::moves::queue::{Completion, MoveQueue};
 use crate::moves::remote::{Hosted, Users};
 use crate::moving::{Context, Moving};
 use crate::net::arrival::Arrival;
@@ -298,7 +298,7 @@ impl Daemon {
     fn handle_events(&mut self) {
         loop {
             let located = self.moving.take_located_births();
-            let completed = self.moving.queue.collect().into_iter().map(Event::from);
+            let completed = self.moving.queue.collect().into_iter().map(Event::Completed);
             let completed: Vec<Event> =
                 completed.chain(located.then_some(Event::BirthsLocated)).collect();
             self.events.push_first(completed.into_iter());
@@ -321,11 +321,13 @@ impl Daemon {
             Event::Tick => self.tick(),
             Event::IntervalEnd => self.end_interval(),
             Event::LookUp(stale) => self.look_up(stale),
-            Event::Located { answers, took_ns } => {
+            Event::Completed(Completion::Located { answers, took_ns }) => {
                 self.moving().1.located(answers, took_ns);
                 self.decide();
             }
-            Event::Executed { outcomes, took_ns } => self.executed(outcomes, took_ns),
+            Event::Completed(Completion::Executed { outcomes, took_ns }) => {
+                self.executed(outcomes, took_ns);
+            }
             Event::BirthsLocated => self.decide(),
             Event::Request(peer, request) => {
                 let line = answer_line(&self.answer(&request));

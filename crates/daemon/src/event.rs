@@ -2,12 +2,11 @@
 //! In: events from the poller, the clock and the mover. Out: the same, one at a time, in order.
 //! Knows nothing of how an event is handled.
 
-use crate::moves::queue::{Answer, Completion};
+use crate::moves::queue::Completion;
 use crate::net::poller::PeerId;
 use crate::net::protocol::Request;
 use std::collections::VecDeque;
 use tiercel_ledger::Range;
-use tiercel_ledger::movement::Outcome;
 
 /// Events that may wait: what one ready descriptor brings (16 requests), what is
 /// due by the clock (5), and what the mover completed (2). The rest is headroom.
@@ -32,20 +31,8 @@ pub(crate) enum Event {
     IntervalEnd,
     /// New extents, and these stale ones, are to be looked up; a decision follows.
     LookUp(Vec<Range>),
-    /// The mover looked up where ranges are.
-    Located {
-        /// In the order of the request.
-        answers: Vec<Answer>,
-        /// CPU time it took, nanoseconds.
-        took_ns: u64,
-    },
-    /// The mover executed moves.
-    Executed {
-        /// One per move, in order.
-        outcomes: Vec<Outcome>,
-        /// CPU time it took, nanoseconds.
-        took_ns: u64,
-    },
+    /// The mover completed a job.
+    Completed(Completion),
     /// The modelled mover located new objects when a phase was entered: a decision follows.
     BirthsLocated,
     /// A request came over the control socket.
@@ -68,18 +55,8 @@ impl Event {
             | Event::Tick
             | Event::IntervalEnd
             | Event::LookUp(_)
-            | Event::Located { .. }
-            | Event::Executed { .. }
+            | Event::Completed(_)
             | Event::BirthsLocated => false,
-        }
-    }
-}
-
-impl From<Completion> for Event {
-    fn from(completion: Completion) -> Event {
-        match completion {
-            Completion::Located { answers, took_ns } => Event::Located { answers, took_ns },
-            Completion::Executed { outcomes, took_ns } => Event::Executed { outcomes, took_ns },
         }
     }
 }

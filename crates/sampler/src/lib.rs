@@ -256,7 +256,7 @@ pub struct Cost {
 }
 
 /// What a sampler may do to a process beyond its share of CPU time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Allowed {
     /// Split busy huge OS pages, a few a second, to see what in them is hot. It costs the program
     /// TLB reach.

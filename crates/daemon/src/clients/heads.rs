@@ -83,8 +83,9 @@ impl Heads {
         if self.heads.is_empty() || range.is_empty() {
             return;
         }
-        let inside: Vec<u64> = self.heads.range(range.clone()).map(|(addr, _)| *addr).collect();
-        self.heads.retain(|addr, _| !inside.contains(addr));
+        while let Some((&addr, _)) = self.heads.range(range.clone()).next() {
+            self.heads.remove(&addr);
+        }
         if let Some((addr, head)) = self.heads.range_mut(..range.start).next_back() {
             head.bytes = head.bytes.min(range.start - addr);
         }

@@ -16,7 +16,7 @@ pub struct MoveTotals {
     pub asked: u64,
     /// Bytes requested to move.
     pub asked_bytes: u64,
-    /// Bytes moved, by reason: `promote`, `demote`, `take-back`, `asked`.
+    /// Bytes moved, by reason: `promote`, `demote`, `asked`.
     pub moved_bytes: BTreeMap<String, u64>,
     /// Of those, bytes that the processes moved themselves.
     #[serde(default)]

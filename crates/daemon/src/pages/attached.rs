@@ -178,8 +178,7 @@ impl Attached {
         sampler.attach(pid)?;
         watched.read_maps(&mut regions);
         watched.read_huge(&mut regions);
-        let os_page_bytes = rustix::param::page_size() as u64;
-        let room = Room::of(Path::new("/"), os_page_bytes);
+        let room = Room::of(Path::new("/"), watched.os_page_bytes);
         let fast_nodes = places.nodes().filter(|node| places.is_fast(*node));
         let band_bytes = fast_nodes.map(|node| room.band_bytes(node)).max().unwrap_or(0);
         let now = Instant::now();
@@ -280,7 +279,7 @@ impl Attached {
             self.clocks.huge = Instant::now();
             self.watched.read_huge(&mut self.regions);
         }
-        let all = index(self.regions.mapped_bytes() / rustix::param::page_size() as u64);
+        let all = index(self.regions.mapped_bytes() / self.watched.os_page_bytes);
         let pages = if self.located < all { LOCATED_AT_FIRST } else { LOCATED_PER_POLL };
         self.located = self.located.saturating_add(self.watched.locate(&mut self.regions, pages));
     }
@@ -307,7 +306,7 @@ impl Attached {
         let mut rooms = Rooms::new(places, &free, self.reserve);
         let on = |node| self.regions.counts(node).iter().sum::<u64>();
         let held = |nodes: &mut dyn Iterator<Item = NodeId>| {
-            nodes.map(on).sum::<u64>() * rustix::param::page_size() as u64
+            nodes.map(on).sum::<u64>() * self.watched.os_page_bytes
         };
         let limit = match self.fast {
             Limit::Capacity => return rooms,
@@ -326,7 +325,7 @@ impl Attached {
             self.report.done(outcome);
             (took_ns, bytes) = (took_ns + outcome.took_ns, bytes + outcome.moved_bytes);
             let asked = &outcome.asked;
-            let pages = index(asked.bytes / rustix::param::page_size() as u64);
+            let pages = index(asked.bytes / self.watched.os_page_bytes);
             if outcome.resident_bytes == asked.bytes {
                 self.regions.set_residency(asked.pid, asked.addr, &vec![Some(asked.to); pages]);
             } else {

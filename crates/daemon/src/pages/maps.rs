@@ -38,7 +38,7 @@ fn area(line: &str) -> Option<Area> {
     let hex = |text| u64::from_str_radix(text, 16).ok();
     let (start, end) = (hex(start)?, hex(end)?);
     let of_kernel = path.starts_with("[v") || path.starts_with("/dev/");
-    let is_hugetlb = path.starts_with("/anon_hugepage") || path.starts_with("/dev/hugepages");
+    let is_hugetlb = path.starts_with("/anon_hugepage");
     let is_memory = perms.starts_with('r') && perms.ends_with('p') && !of_kernel && !is_hugetlb;
     (is_memory && start < end).then_some(Area { start, end, of_file: inode != "0" })
 }

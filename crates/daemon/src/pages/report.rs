@@ -4,8 +4,10 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use tiercel_ledger::movement::{Failure, Outcome, Reason};
+use tiercel_ledger::movement::{Outcome, Reason};
 use tiercel_policy::pages::{Mode, PageDecision};
+
+use crate::moves::log::kebab;
 
 /// See the module.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -74,14 +76,7 @@ impl PagesReport {
             }
         }
         for (failure, bytes) in &outcome.failed {
-            *self.failed_bytes.entry(name(*failure)).or_default() += bytes;
+            *self.failed_bytes.entry(kebab(failure)).or_default() += bytes;
         }
     }
-}
-
-fn name(failure: Failure) -> String {
-    serde_json::to_value(failure).map_or_else(
-        |_| format!("{failure:?}"),
-        |value| value.as_str().unwrap_or_default().to_owned(),
-    )
 }

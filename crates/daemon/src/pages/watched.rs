@@ -20,7 +20,7 @@ pub struct Watched {
     /// Refers to this process and no later one of its number.
     handle: OwnedFd,
     kernel: Linux,
-    os_page_bytes: u64,
+    pub os_page_bytes: u64,
     /// Whether its memory is looked at for huge OS pages.
     pub is_huge: bool,
 }

@@ -106,8 +106,8 @@ impl Experts {
         (expert.horizon_ticks() * tick_s).min(PRIOR_TICKS * tick_s + self.age_s)
     }
 
-    /// Every expert makes the exchanges that pay by its own rates. `terms`: of the real placement;
-    /// `horizons` gives each expert's.
+    /// The expert makes the exchanges that pay by its own rates. `terms`: of the real placement,
+    /// with the expert's horizon.
     pub(crate) fn exchange(&mut self, expert: Expert, entries: &mut [Entry], terms: &Terms) {
         let items: Vec<Item> = entries.iter().map(|entry| expert.item(entry)).collect();
         let order = by_density(&items);
