@@ -33,6 +33,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use std::{fmt, io};
 use tiercel_wire::peer::{Credentials, credentials, pidfd};
+use tiercel_wire::stat;
 
 /// `AT_SECURE` of include/uapi/linux/auxvec.h: the program runs with more rights than its caller.
 const AT_SECURE: u64 = 23;
@@ -332,10 +333,10 @@ pub(crate) fn as_owner_of_files<T>(owner: u32, open: impl FnOnce() -> T) -> T {
     opened
 }
 
-/// Of `stat`, counted from its third field: the parent's number; when it began, in clock ticks
-/// since the machine did.
-const PARENT: usize = 1;
-const START: usize = 19;
+/// Fields of `stat` (proc_pid_stat(5)): the parent's number; when it began, in clock ticks since
+/// the machine did.
+const PARENT: usize = 4;
+const START: usize = 22;
 
 fn start_ticks(folder: &Path) -> io::Result<u64> {
     stat_field(folder, START)
@@ -351,11 +352,8 @@ fn age(start_ticks: u64) -> Duration {
 }
 
 fn stat_field<T: std::str::FromStr>(folder: &Path, number: usize) -> io::Result<T> {
-    let stat = std::fs::read(folder.join("stat"))?;
-    let stat = String::from_utf8_lossy(&stat);
-    // The name in parentheses may hold anything; field 3 follows it.
-    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
-    parsed(fields.split_ascii_whitespace().nth(number))
+    let text = std::fs::read(folder.join("stat"))?;
+    parsed(stat::field(&String::from_utf8_lossy(&text), number))
 }
 
 /// The second number of the line `Uid:` of `status`.

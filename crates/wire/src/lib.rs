@@ -30,6 +30,7 @@ mod session;
 mod site;
 mod small;
 mod snapshot;
+pub mod stat;
 
 pub use clock::{ClockSource, Now, Timeline};
 pub use greeting::{GreetingError, Hello, Status, Welcome};

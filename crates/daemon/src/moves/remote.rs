@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tiercel_machine::NodeId;
 use tiercel_mover::{Range, RemoteMover};
-use tiercel_wire::MoveLine;
 use tiercel_wire::layout::MOVES_MAX;
+use tiercel_wire::{MoveLine, stat};
 
 /// A question may take this long, and
 const DEADLINE: Duration = Duration::from_secs(2);
@@ -156,12 +156,13 @@ impl RemoteMover for Hosted {
     }
 }
 
+/// Field of `stat` (proc_pid_stat(5)).
+const STATE: usize = 3;
+
 /// False when the process is stopped, traced, dead or gone: it does not answer soon.
 fn can_run(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name in parentheses may hold anything.
-    let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
-    matches!(state, Some('R' | 'S' | 'D' | 'I'))
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+    matches!(stat::field(&String::from_utf8_lossy(&stat), STATE), Some("R" | "S" | "D" | "I"))
 }
 
 #[cfg(test)]

@@ -101,19 +101,27 @@ pub enum AttachError {
     /// No thread for the mover.
     #[error("cannot start the mover's thread: {0}")]
     Thread(#[from] std::io::Error),
+    /// The mover's thread panicked.
+    #[error("the mover ended by a defect; process {0} keeps its memory where it is")]
+    Mover(u32),
 }
 
 /// Tiers a process until it ends or `stop` is set. Nothing in it changes but where its memory is.
 ///
 /// # Errors
-/// Before anything is moved: see [`AttachError`].
+/// Before anything is moved, all of [`AttachError`]; later [`AttachError::Mover`].
 pub fn attach(config: Attachment, stop: &AtomicBool) -> Result<PagesReport, AttachError> {
     let mut attached = Attached::new(config)?;
-    while !stop.load(Ordering::Acquire) && !attached.watched.has_ended() {
+    let is_done = |attached: &Attached| {
+        stop.load(Ordering::Acquire) || attached.watched.has_ended() || attached.worker.has_failed()
+    };
+    while !is_done(&attached) {
         attached.poll();
         std::thread::sleep(POLL);
     }
-    Ok(attached.end())
+    let has_failed = attached.worker.has_failed();
+    let report = attached.end();
+    if has_failed { Err(AttachError::Mover(report.pid)) } else { Ok(report) }
 }
 
 /// Whether a process could be tiered: it lives and is ours.

@@ -12,6 +12,8 @@ pub struct Worker {
     jobs: Option<SyncSender<Vec<Move>>>,
     done: Receiver<Vec<Outcome>>,
     is_busy: bool,
+    /// The thread is gone: it panicked.
+    has_failed: bool,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
@@ -28,11 +30,17 @@ impl Worker {
             }
         };
         let thread = std::thread::Builder::new().name("tiercel-mover".to_owned()).spawn(work)?;
-        Ok(Worker { jobs: Some(jobs), done, is_busy: false, thread: Some(thread) })
+        let thread = Some(thread);
+        Ok(Worker { jobs: Some(jobs), done, is_busy: false, has_failed: false, thread })
     }
 
     pub fn is_busy(&self) -> bool {
         self.is_busy
+    }
+
+    /// Nothing moves any longer.
+    pub fn has_failed(&self) -> bool {
+        self.has_failed
     }
 
     /// Gives it moves; it must not be busy.
@@ -40,6 +48,7 @@ impl Worker {
         assert!(!self.is_busy, "one job at a time");
         let jobs = self.jobs.as_ref().expect("it has not ended");
         self.is_busy = jobs.send(moves).is_ok();
+        self.has_failed = !self.is_busy;
     }
 
     /// The outcomes of the last job, once.
@@ -51,7 +60,7 @@ impl Worker {
             }
             Err(TryRecvError::Empty) => None,
             Err(TryRecvError::Disconnected) => {
-                self.is_busy = false;
+                (self.is_busy, self.has_failed) = (false, true);
                 None
             }
         }
@@ -65,5 +74,44 @@ impl Worker {
             let _ = thread.join();
         }
         last
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tiercel_mover::{Range, Residency, ResidencyError};
+
+    struct Defect;
+
+    impl Mover for Defect {
+        fn execute(&mut self, _moves: &[Move]) -> Vec<Outcome> {
+            panic!("a defect")
+        }
+
+        fn residency(&mut self, _: u32, _: &[Range]) -> Vec<Result<Residency, ResidencyError>> {
+            Vec::new()
+        }
+
+        fn name(&self) -> &'static str {
+            "defect"
+        }
+
+        fn is_modelled(&self) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn a_mover_that_panics_is_noticed() {
+        let mut worker = Worker::start(Box::new(Defect)).unwrap();
+        worker.execute(Vec::new());
+        assert!(!worker.has_failed() && worker.is_busy());
+        while worker.is_busy() {
+            assert!(worker.outcomes().is_none());
+            std::thread::yield_now();
+        }
+        assert!(worker.has_failed());
+        assert!(worker.finish().is_empty());
     }
 }

@@ -79,7 +79,15 @@ impl Stage {
     pub fn with_slow_mover() -> (Stage, Gate) {
         let open = Arc::new(AtomicBool::new(false));
         let (sender, receiver) = std::sync::mpsc::sync_channel(1);
-        let mover = SlowMover { open: Arc::clone(&open), sender };
+        let is_open = Arc::clone(&open);
+        let mover = FakeMover(move |_: &_| {
+            // No receiver is left from the second call on.
+            let _ = sender.try_send(std::thread::current());
+            while !is_open.load(Ordering::Acquire) {
+                std::thread::park();
+            }
+            Err(ResidencyError::Vanished)
+        });
         let stage = Stage::start(|_| {}, Box::new(mover));
         // The thread names itself at its first call, which the first objects bring about.
         let _session = stage.host(MIB);
@@ -89,11 +97,14 @@ impl Stage {
 
     /// No program has touched any memory; what is free is this machine's.
     pub fn with_untouched_memory(change: impl FnOnce(&mut DaemonConfig)) -> Stage {
-        Stage::start(change, Box::new(UntouchedMemory))
+        let nothing =
+            |bytes| Residency { nodes: Vec::new(), absent_bytes: bytes, queried_bytes: bytes };
+        let mover = FakeMover(move |range: &tiercel_mover::Range| Ok(nothing(range.bytes)));
+        Stage::start(change, Box::new(mover))
     }
 
     pub fn with_failing_mover() -> Stage {
-        Stage::start(|_| {}, Box::new(FailingMover))
+        Stage::start(|_| {}, Box::new(FakeMover(|_: &_| panic!("a defect"))))
     }
 
     fn start(change: impl FnOnce(&mut DaemonConfig), mover: Box<dyn Mover + Send>) -> Stage {
@@ -382,13 +393,11 @@ impl Sampler for FedSampler {
     }
 }
 
-/// A mover that the daemon takes for a real one, whose first lookup takes long.
-struct SlowMover {
-    open: Arc<AtomicBool>,
-    sender: std::sync::mpsc::SyncSender<Thread>,
-}
+/// A mover that the daemon takes for a real one: it moves nothing, and answers lookups range by
+/// range with a function.
+struct FakeMover<F>(F);
 
-impl Mover for SlowMover {
+impl<F: FnMut(&tiercel_mover::Range) -> Result<Residency, ResidencyError>> Mover for FakeMover<F> {
     fn execute(&mut self, _moves: &[Move]) -> Vec<Outcome> {
         Vec::new()
     }
@@ -398,68 +407,11 @@ impl Mover for SlowMover {
         _pid: u32,
         ranges: &[tiercel_mover::Range],
     ) -> Vec<Result<Residency, ResidencyError>> {
-        // No receiver is left from the second call on.
-        let _ = self.sender.try_send(std::thread::current());
-        while !self.open.load(Ordering::Acquire) {
-            std::thread::park();
-        }
-        ranges.iter().map(|_| Err(ResidencyError::Vanished)).collect()
+        ranges.iter().map(&mut self.0).collect()
     }
 
     fn name(&self) -> &'static str {
-        "slow"
-    }
-
-    fn is_modelled(&self) -> bool {
-        false
-    }
-}
-
-/// Finds nothing in memory.
-struct UntouchedMemory;
-
-impl Mover for UntouchedMemory {
-    fn execute(&mut self, _moves: &[Move]) -> Vec<Outcome> {
-        Vec::new()
-    }
-
-    fn residency(
-        &mut self,
-        _pid: u32,
-        ranges: &[tiercel_mover::Range],
-    ) -> Vec<Result<Residency, ResidencyError>> {
-        let nothing =
-            |bytes| Residency { nodes: Vec::new(), absent_bytes: bytes, queried_bytes: bytes };
-        ranges.iter().map(|range| Ok(nothing(range.bytes))).collect()
-    }
-
-    fn name(&self) -> &'static str {
-        "untouched"
-    }
-
-    fn is_modelled(&self) -> bool {
-        false
-    }
-}
-
-/// A mover with a defect.
-struct FailingMover;
-
-impl Mover for FailingMover {
-    fn execute(&mut self, _moves: &[Move]) -> Vec<Outcome> {
-        Vec::new()
-    }
-
-    fn residency(
-        &mut self,
-        _pid: u32,
-        _ranges: &[tiercel_mover::Range],
-    ) -> Vec<Result<Residency, ResidencyError>> {
-        panic!("a defect");
-    }
-
-    fn name(&self) -> &'static str {
-        "failing"
+        "fake"
     }
 
     fn is_modelled(&self) -> bool {

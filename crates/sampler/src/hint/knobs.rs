@@ -8,6 +8,8 @@ use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
+use tiercel_wire::stat;
+
 use crate::{Kind, SamplerError};
 
 /// Off, balancing, or tiering.
@@ -170,13 +172,14 @@ fn put_back(place: &Place) {
     let _ = fs::remove_file(&place.found);
 }
 
+/// Field of `stat` (proc_pid_stat(5)).
+const STARTED: usize = 22;
+
 /// When a process started, which distinguishes it from a later one with its number; `None` when it
 /// is gone.
 fn identity(pid: u32) -> Option<String> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let after_name = stat.rsplit_once(')')?.1;
-    // Field 22 of proc_pid_stat(5), counted from 1; the name is the second.
-    after_name.split_whitespace().nth(22 - 3).map(str::to_owned)
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    stat::field(&String::from_utf8_lossy(&stat), STARTED).map(str::to_owned)
 }
 
 fn switch(place: &Place) -> Result<String, SamplerError> {
