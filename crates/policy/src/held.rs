@@ -30,9 +30,14 @@ pub(crate) struct Held {
 struct Hold {
     /// When the last move failed.
     since_ms: u64,
-    pause_ms: u64,
-    /// Failures in a row.
-    failures: u32,
+    /// Failures in a row before that one.
+    before: u32,
+}
+
+impl Hold {
+    fn until_ms(&self) -> u64 {
+        self.since_ms + (PAUSE_MS << self.before.min(DOUBLINGS_MAX))
+    }
 }
 
 impl Held {
@@ -50,21 +55,17 @@ impl Held {
             self.ranges.remove(&place);
             return;
         }
-        let failures = self.ranges.get(&place).map_or(0, |hold| hold.failures);
-        if failures == 0 && self.ranges.len() >= HELD_MAX {
+        let before = self.ranges.get(&place).map_or(0, |hold| hold.before + 1);
+        if before == 0 && self.ranges.len() >= HELD_MAX {
             return;
         }
-        let pause_ms = PAUSE_MS << failures.min(DOUBLINGS_MAX);
-        let hold = Hold { since_ms: self.now_ms, pause_ms, failures: failures + 1 };
-        self.ranges.insert(place, hold);
+        self.ranges.insert(place, Hold { since_ms: self.now_ms, before });
     }
 
     /// Whether an extent has to stay where it is for now. What was born there since is another.
     pub(crate) fn holds(&self, extent: &Extent) -> bool {
         let hold = self.ranges.get(&(extent.pid, extent.addr));
-        hold.is_some_and(|hold| {
-            extent.born_ms <= hold.since_ms && self.now_ms < hold.since_ms + hold.pause_ms
-        })
+        hold.is_some_and(|hold| extent.born_ms <= hold.since_ms && self.now_ms < hold.until_ms())
     }
 }
 
