@@ -5,6 +5,8 @@
 # limit: 60
 # short: yes
 
+# Two objects of 24 MiB: of the 128 MiB of node 1 the root file system may take 32, and the kernel
+# keeps some.
 hotset 2 1 24576 100 > log &
 program=$!
 wait_for 10 grep -q ready log || not_ok "the program starts" "$(cat log)"
