@@ -116,8 +116,8 @@ impl Daemon {
     pub fn new(config: DaemonConfig, parts: Parts) -> Result<Daemon, DaemonError> {
         let own_memory = OwnMemory::of(&parts.machine).filter(|_| !parts.mover.is_modelled());
         let preferred = own_memory.as_ref().map(OwnMemory::prefer_for_now);
-        let mut daemon = Daemon::open(config, parts)?;
         let moved = own_memory.as_ref().map(OwnMemory::move_away);
+        let mut daemon = Daemon::open(config, parts)?;
         daemon.summary.problems(moved.and_then(Result::err));
         daemon.own_memory = own_memory;
         daemon.tiers.choose_placer(0, 0);

@@ -31,9 +31,9 @@ impl OwnMemory {
         unless_absent("set_mempolicy", Preference::of(self.slowest))
     }
 
-    /// What was touched so far.
+    /// What was written so far.
     pub(crate) fn move_away(&self) -> Result<(), String> {
-        unless_absent("migrate_pages", move_own_memory(&self.better, self.slowest)).map(|_| ())
+        unless_absent("move_pages", move_own_memory(&self.better, self.slowest)).map(|_| ())
     }
 }
 
@@ -41,7 +41,7 @@ impl OwnMemory {
 fn unless_absent<T>(call: &str, result: Result<T, Errno>) -> Result<Option<T>, String> {
     match result {
         Ok(value) => Ok(Some(value)),
-        Err(Errno(libc::EINVAL)) => Ok(None),
+        Err(Errno(libc::EINVAL | libc::ENODEV)) => Ok(None),
         Err(errno) => Err(format!(
             "cannot keep the daemon's own memory out of the best tier: {call}: {errno}"
         )),
