@@ -83,10 +83,17 @@ impl ObjectTable<'_> {
                 let shares = Vec::new();
                 return TableSlice { objects, shares, range: from..range_end, entries };
             };
-            entries += 1;
             let entry = copier.entry(found);
             let object = decode_run(entry, self.range_base, found, self.range_pages);
-            page = found + object.map_or(1, |object| object.bytes / OS_PAGE_BYTES);
+            let (behind, looked_at) = match object {
+                Some(object) => (found + object.bytes / OS_PAGE_BYTES, 1),
+                None => {
+                    let used = copier.skip_empty(found + 1);
+                    (used, used - found)
+                }
+            };
+            page = behind;
+            entries += looked_at;
             objects.extend(object);
         }
         let range = from..self.range_base + page * OS_PAGE_BYTES;
@@ -211,6 +218,14 @@ impl<'a> Copier<'a> {
             }
         }
         Some(first)
+    }
+
+    /// The first entry at or after `index` that is in use, or the first behind the chunk.
+    fn skip_empty(&self, index: u64) -> u64 {
+        let behind = self.chunk.get(bits::index(index - self.first) * self.entry_bytes..);
+        let mut entries = behind.unwrap_or_default().chunks_exact(self.entry_bytes);
+        let empty = entries.by_ref().take_while(|entry| word(entry, 0) == 0).count();
+        index + empty as u64
     }
 
     fn entry(&self, index: u64) -> &[u8] {

@@ -160,7 +160,8 @@ fn read_smaps(pid: u32) -> Option<String> {
     let file = std::fs::File::open(format!("/proc/{pid}/smaps")).ok()?;
     let mut bytes = Vec::new();
     file.take(SMAPS_BYTES_MAX as u64).read_to_end(&mut bytes).ok()?;
-    let text = String::from_utf8_lossy(&bytes).into_owned();
+    let text = String::from_utf8(bytes);
+    let text = text.unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned());
     (!text.is_empty()).then_some(text)
 }
 
@@ -194,12 +195,11 @@ impl Mapping {
 
     /// Takes in a line that follows: `Rss:   12 kB`.
     fn add_line(&mut self, line: &str) {
-        let Some((field, value)) = line.split_once(':') else { return };
-        let kib = || value.trim().trim_end_matches(" kB").parse::<u64>().unwrap_or(0);
-        match field {
-            "Rss" => self.rss_bytes = kib().saturating_mul(1024),
-            "Anonymous" => self.anonymous_bytes = kib().saturating_mul(1024),
-            _ => {}
+        let kib = |value: &str| value.trim().trim_end_matches(" kB").parse::<u64>().unwrap_or(0);
+        if let Some(value) = line.strip_prefix("Rss:") {
+            self.rss_bytes = kib(value).saturating_mul(1024);
+        } else if let Some(value) = line.strip_prefix("Anonymous:") {
+            self.anonymous_bytes = kib(value).saturating_mul(1024);
         }
     }
 
@@ -213,9 +213,10 @@ impl Mapping {
 fn mappings(smaps: &str) -> Vec<Mapping> {
     let mut all: Vec<Mapping> = Vec::new();
     for line in smaps.lines() {
-        match Mapping::of_line(line) {
-            Some(mapping) => all.push(mapping),
-            None => all.iter_mut().last().into_iter().for_each(|last| last.add_line(line)),
+        // Addresses are in small letters, and a mapping has 24 lines of others.
+        match line.starts_with(|first: char| first.is_ascii_uppercase()) {
+            true => all.iter_mut().last().into_iter().for_each(|last| last.add_line(line)),
+            false => all.extend(Mapping::of_line(line)),
         }
     }
     all
