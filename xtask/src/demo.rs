@@ -150,13 +150,8 @@ fn as_source(text: &str) -> String {
 
 /// Examples in liblinear's format; some features are far more frequent than others, as words are.
 fn examples(count: u64) -> String {
-    let mut state = 42_u64;
-    let mut random = move |bound: u64| {
-        state ^= state >> 12;
-        state ^= state << 25;
-        state ^= state >> 27;
-        ((state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32) * bound) >> 32
-    };
+    let mut chance = fastrand::Rng::with_seed(42);
+    let mut random = move |bound: u64| chance.u64(..bound);
     let mut text = String::new();
     for _ in 0..count {
         let mut features: Vec<u64> = (0..FEATURES_EACH)

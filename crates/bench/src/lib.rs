@@ -97,6 +97,14 @@ pub fn thread_cpu_ns() -> f64 {
     now.tv_sec as f64 * 1e9 + now.tv_nsec as f64
 }
 
+/// Memory that this process holds, bytes.
+pub fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux has it");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")).expect("a size in KiB");
+    kib.parse::<u64>().expect("a number") << 10
+}
+
 /// The median; 0 when there are no values.
 pub fn median(values: &[f64]) -> f64 {
     quartile(values, 2)

@@ -6,9 +6,10 @@
 //! address to record per process, and an aggregation over all of them at every tick. Both see the
 //! same intervals in turn, so that what the machine does beside hits both.
 
+use fastrand::Rng;
 use std::collections::{BTreeMap, HashMap};
 
-use tiercel_bench::{BenchResult, thread_cpu_ns};
+use tiercel_bench::{BenchResult, resident_bytes, thread_cpu_ns};
 use tiercel_ledger::{Config, Ledger};
 use tiercel_wire::{AccessKind, Flags, Record, Sample, Version};
 
@@ -42,7 +43,7 @@ fn main() {
     let plain_per_extent = (resident_bytes() - before) as f64 / extents as f64;
 
     let (mut mine, mut peers) = (Vec::new(), Vec::new());
-    let mut random = Random(1);
+    let mut random = Rng::with_seed(1);
     for round in 0..ROUNDS {
         let interval = IntervalInput::new(&mut random, per_process, round as u64);
         mine.push(interval.play(&mut ours, round as u64));
@@ -193,29 +194,29 @@ struct Costs {
 }
 
 impl IntervalInput {
-    fn new(random: &mut Random, per_process: u64, round: u64) -> IntervalInput {
+    fn new(random: &mut Rng, per_process: u64, round: u64) -> IntervalInput {
         let mut records = Vec::new();
         let per_drain = RECORDS / PROCESSES / 4;
         for pid in 0..PROCESSES as u32 {
             for _ in 0..per_drain {
                 // An object dies and another is born in its place, and a third comes and goes.
-                let nth = random.below(per_process / 64) * 64 + round;
+                let nth = random.u64(..per_process / 64) * 64 + round;
                 records.push((pid, death(nth, 0)));
                 records.push((pid, birth(nth, 0)));
-                let brief = per_process + random.below(EPHEMERAL * per_drain);
+                let brief = per_process + random.u64(..EPHEMERAL * per_drain);
                 records.push((pid, birth(brief, round as u16)));
                 records.push((pid, death(brief, round as u16)));
             }
         }
-        let sample = |random: &mut Random| Sample {
+        let sample = |random: &mut Rng| Sample {
             from_ns: 0,
             until_ns: 0,
-            pid: random.below(PROCESSES) as u32,
+            pid: random.u64(..PROCESSES) as u32,
             tid: 0,
             // A tenth of the objects take most of the accesses.
-            addr: address(random.below(per_process) / (1 + 9 * random.below(2)))
-                + random.below(STRIDE / 2),
-            kind: if random.below(4) == 0 { AccessKind::Write } else { AccessKind::Read },
+            addr: address(random.u64(..per_process) / (1 + 9 * random.u64(..2)))
+                + random.u64(..STRIDE / 2),
+            kind: if random.u64(..4) == 0 { AccessKind::Write } else { AccessKind::Read },
             latency_ns: Some(300),
             node: None,
             weight: 4096,
@@ -242,19 +243,6 @@ impl IntervalInput {
     }
 }
 
-/// xorshift64*: no need for more, and the same everywhere.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        let random = u128::from(self.0.wrapping_mul(0x2545_f491_4f6c_dd1d));
-        ((random * u128::from(end)) >> 64) as u64
-    }
-}
-
 /// Medians; with a peer, of paired ratios.
 fn print_result(name: &str, ours: &[f64], peer: Option<&[f64]>, limit: Option<f64>, unit: &str) {
     let row = match peer {
@@ -262,11 +250,4 @@ fn print_result(name: &str, ours: &[f64], peer: Option<&[f64]>, limit: Option<f6
         None => BenchResult::of_values(name.into(), ours, limit, unit),
     };
     println!("{row}");
-}
-
-/// Memory this process holds, bytes.
-fn resident_bytes() -> u64 {
-    let statm = std::fs::read_to_string("/proc/self/statm").expect("Linux has it");
-    let field = statm.split_whitespace().nth(1).expect("a second field");
-    field.parse::<u64>().expect("a number") * OS_PAGE
 }

@@ -5,7 +5,8 @@
 //! The worst case: neighbouring OS pages are on different nodes, were accessed by different CPUs,
 //! and have different histories, so that nothing in a piece is uniform and nothing is skipped.
 
-use tiercel_bench::{BenchResult, thread_cpu_ns};
+use fastrand::Rng;
+use tiercel_bench::{BenchResult, resident_bytes, thread_cpu_ns};
 use tiercel_ledger::regions::{Area, Evidence, GroupId, Regions, RegionsConfig, View};
 use tiercel_machine::NodeId;
 
@@ -55,7 +56,7 @@ fn main() {
 struct World {
     regions: Regions,
     per_process: u64,
-    random: Random,
+    random: Rng,
     before: u64,
 }
 
@@ -72,12 +73,12 @@ impl World {
         };
         let mut regions = Regions::new(config).expect("valid");
         let per_process = pages / PROCESSES;
-        let mut random = Random(1);
+        let mut random = Rng::with_seed(1);
         let area = Area { start: BASE, end: BASE + per_process * OS_PAGE, of_file: false };
         for pid in 1..=PROCESSES as u32 {
             regions.set_mappings(pid, GroupId(0), &[area]);
             let nodes: Vec<_> =
-                (0..per_process).map(|_| Some(NodeId(random.below(4) as u16))).collect();
+                (0..per_process).map(|_| Some(NodeId(random.u64(..4) as u16))).collect();
             regions.set_residency(pid, BASE, &nodes);
         }
         World { regions, per_process, random, before }
@@ -87,11 +88,11 @@ impl World {
     fn access(&mut self, one_in: u64) -> f64 {
         let (mut count, began) = (0u64, thread_cpu_ns());
         for pid in 1..=PROCESSES as u32 {
-            let mut page = self.random.below(one_in * 2);
+            let mut page = self.random.u64(..one_in * 2);
             while page < self.per_process {
-                let node = NodeId(self.random.below(2) as u16);
+                let node = NodeId(self.random.u64(..2) as u16);
                 self.regions.touch(pid, BASE + page * OS_PAGE, Some(node));
-                page += 1 + self.random.below(one_in * 2 - 1);
+                page += 1 + self.random.u64(..one_in * 2 - 1);
                 count += 1;
             }
         }
@@ -128,26 +129,6 @@ impl World {
     }
 }
 
-/// xorshift64*: no need for more, and the same everywhere.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        let random = u128::from(self.0.wrapping_mul(0x2545_f491_4f6c_dd1d));
-        ((random * u128::from(end)) >> 64) as u64
-    }
-}
-
 fn print_result(name: &str, ours: &[f64], limit: Option<f64>, unit: &str) {
     println!("{}", BenchResult::of_values(name.into(), ours, limit, unit));
-}
-
-/// Memory this process holds, bytes.
-fn resident_bytes() -> u64 {
-    let statm = std::fs::read_to_string("/proc/self/statm").expect("Linux has it");
-    let field = statm.split_whitespace().nth(1).expect("a second field");
-    field.parse::<u64>().expect("a number") * OS_PAGE
 }

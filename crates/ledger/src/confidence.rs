@@ -342,18 +342,7 @@ fn at_stake(estimates: &[Estimate], bytes: &[f64]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// SplitMix64.
-    struct Random(u64);
-
-    impl Random {
-        fn unit(&mut self) -> f64 {
-            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-            ((z ^ z >> 31) >> 11) as f64 / (1u64 << 53) as f64
-        }
-    }
+    use fastrand::Rng;
 
     /// Parts seen in rounds: `round` gives what each part had.
     fn seen(parts: usize, rounds: &[Vec<f64>]) -> (Vec<(Evidence, u64)>, EvidenceOfAll) {
@@ -380,18 +369,18 @@ mod tests {
     /// How often intervals hold the truth, and a wrong first rank was called settled, over
     /// runs of a program of which rounds see one thread of four at a time.
     fn coverage(truth: &[f64; 4], rounds: usize, runs: u64) -> (f64, f64, f64) {
-        let mut random = Random(7);
+        let mut random = Rng::with_seed(7);
         let (mut held, mut wrong, mut sure) = (0.0, 0.0, 0.0);
         for _ in 0..runs {
-            let round = |random: &mut Random| -> Vec<f64> {
-                let mut at = random.unit();
+            let round = |random: &mut Rng| -> Vec<f64> {
+                let mut at = random.f64();
                 let mut which = 0;
                 while which < 3 && at > truth[which] {
                     at -= truth[which];
                     which += 1;
                 }
                 let mut weights = vec![0.0; 4];
-                weights[which] = 50.0 * (0.5 + random.unit());
+                weights[which] = 50.0 * (0.5 + random.f64());
                 weights
             };
             let rounds: Vec<_> = (0..rounds).map(|_| round(&mut random)).collect();

@@ -5,6 +5,7 @@
 //! The peer is what one writes first: a list of ways per set, searched and reordered at each access
 //! (exact LRU), with the same levels and no timing at all. Both see the same accesses in turn.
 
+use fastrand::Rng;
 use tiercel_bench::BenchResult;
 use tiercel_machine::{Machine, NodeId};
 use tiercel_memsim::{
@@ -39,17 +40,17 @@ fn main() {
 /// 2 MiB, an eighth along two arrays (one is written), the others in the stack and a few tables
 /// (8 KiB).
 fn mix(period: u64) -> Vec<(u64, bool)> {
-    let mut random = Random(1);
+    let mut random = Rng::with_seed(1);
     let mut element = 0;
     (0..ACCESSES as u64)
         .map(|i| match i % period {
-            0 => (1 << 34 | random.below(256 << 20), false),
-            8 => (1 << 33 | random.below(2 << 20), i % 32 == 8),
+            0 => (1 << 34 | random.u64(..256 << 20), false),
+            8 => (1 << 33 | random.u64(..2 << 20), i % 32 == 8),
             k if k % 8 == 3 => {
                 element += 4;
                 (1 << 35 | (element & 4) << 30 | element & !7, element & 4 != 0)
             }
-            _ => (random.below(8 << 10), i % 5 == 0),
+            _ => (random.u64(..8 << 10), i % 5 == 0),
         })
         .collect()
 }
@@ -59,8 +60,8 @@ fn stream() -> Vec<(u64, bool)> {
 }
 
 fn random(footprint_bytes: u64) -> Vec<(u64, bool)> {
-    let mut random = Random(1);
-    (0..ACCESSES as u64).map(|i| (random.below(footprint_bytes), i % 4 == 0)).collect()
+    let mut random = Rng::with_seed(1);
+    (0..ACCESSES as u64).map(|i| (random.u64(..footprint_bytes), i % 4 == 0)).collect()
 }
 
 fn row(name: &str, stream: &[(u64, bool)], limit: Option<f64>, rounds: usize, prefetch: bool) {
@@ -144,16 +145,6 @@ impl Plain {
             self.touch(level + 1, line, true);
         }
         found.is_some()
-    }
-}
-
-struct Random(u64);
-
-impl Random {
-    /// Below a power of two.
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (self.0 >> 20) & (bound - 1)
     }
 }
 

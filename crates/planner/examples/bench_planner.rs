@@ -6,6 +6,7 @@
 //! object once), and H2M's phase by phase (Eq. 6). Sizes and accesses are spread over four orders
 //! of magnitude each, as in real programs; a third of the objects lives all the time.
 
+use fastrand::Rng;
 use tiercel_bench::{BenchResult, thread_cpu_ns};
 use tiercel_planner::{
     Levels, Memory, Object, Options, Phase, Placements, Strategy, Use, Workload, plan,
@@ -101,19 +102,19 @@ fn timed(
 }
 
 fn workload(objects: usize, phases: usize, seed: u64) -> Workload {
-    let mut random = Random(seed);
+    let mut random = Rng::with_seed(seed);
     let end_ns = phases as u64 * PHASE_NS;
     let objects = (0..objects)
         .map(|index| {
-            let length = if random.below(3) == 0 {
+            let length = if random.u64(..3) == 0 {
                 end_ns
             } else {
-                floor((random.share() * random.share()) * end_ns as f64) + PHASE_NS / 10
+                floor((random.f64() * random.f64()) * end_ns as f64) + PHASE_NS / 10
             };
-            let birth_ns = random.below((end_ns - length.min(end_ns)).max(1));
+            let birth_ns = random.u64(..(end_ns - length.min(end_ns)).max(1));
             let mut object = Object {
                 name: format!("object {index}"),
-                bytes: 4096 << floor(random.share() * 14.0),
+                bytes: 4096 << floor(random.f64() * 14.0),
                 birth_ns,
                 death_ns: (birth_ns + length).min(end_ns),
                 uses: Vec::new(),
@@ -132,16 +133,16 @@ fn workload(objects: usize, phases: usize, seed: u64) -> Workload {
 }
 
 /// An object is hot in every n-th phase and ten times colder in the others.
-fn uses(object: &mut Object, phases: usize, random: &mut Random) {
+fn uses(object: &mut Object, phases: usize, random: &mut Rng) {
     // Together they take about as long as the phases do; moves pay for some.
-    let rate = 10f64.powf(random.share() * 4.0 - 2.0) * object.bytes as f64 / 600.0;
-    let (every, writes) = (1 + random.below(8), random.share() * 0.5);
-    let hit_ratio = random.share();
+    let rate = 10f64.powf(random.f64() * 4.0 - 2.0) * object.bytes as f64 / 600.0;
+    let (every, writes) = (1 + random.u64(..8), random.f64() * 0.5);
+    let hit_ratio = random.f64();
     let first = (object.birth_ns / PHASE_NS) as usize;
     let last = ((object.death_ns - 1) / PHASE_NS) as usize;
     for phase in first..=last.min(phases - 1) {
         let hot = (phase as u64 / 3).is_multiple_of(every);
-        let count = rate * if hot { 1.0 } else { 0.1 } * (0.5 + random.share());
+        let count = rate * if hot { 1.0 } else { 0.1 } * (0.5 + random.f64());
         object.uses.push(Use {
             phase: u32::try_from(phase).unwrap(),
             reads: count * (1.0 - writes),
@@ -186,27 +187,6 @@ fn memories(workload: &Workload, first: f64, second: f64) -> [Memory; 3] {
         memory("cxl", second, (216.0, 216.0), (51.9, 51.9)),
         memory("optane", 100.0, (305.0, 94.0), (39.4, 13.9)),
     ]
-}
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, most: u64) -> u64 {
-        self.next() % most
-    }
-
-    fn share(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64
-    }
 }
 
 /// Medians; with a peer, of paired ratios.

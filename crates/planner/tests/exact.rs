@@ -3,45 +3,36 @@
 
 mod made;
 
+use fastrand::Rng;
 use made::{keeps_capacities, least, memory, object, reads, worst_overflow};
 use tiercel_planner::{
     Effort, Memory, MoveSpeed, Options, Placements, Strategy, Use, Workload, plan,
 };
 
-/// Numbers that look random, the same every time.
-struct Chance(u64);
-
-impl Chance {
-    fn below(&mut self, most: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963);
-        (self.0 >> 33) % most
-    }
-}
-
-fn workload(chance: &mut Chance, objects: u64, phases: u64) -> Workload {
+fn workload(chance: &mut Rng, objects: u64, phases: u64) -> Workload {
     let end = phases * 10;
     let one = |_| {
-        let birth = chance.below(end);
-        let death = (birth + 1 + chance.below(end)).min(end);
+        let birth = chance.u64(..end);
+        let death = (birth + 1 + chance.u64(..end)).min(end);
         let seen = birth / 10..death.div_ceil(10);
         let mut uses: Vec<Use> = Vec::new();
         for phase in seen {
-            if chance.below(3) > 0 {
-                let writes = chance.below(40) as f64;
-                uses.push(Use { writes, ..reads(phase as u32, chance.below(100) as f64) });
+            if chance.u64(..3) > 0 {
+                let writes = chance.u64(..40) as f64;
+                uses.push(Use { writes, ..reads(phase as u32, chance.u64(..100) as f64) });
             }
         }
-        object(1 + chance.below(40), (birth * 10, death * 10), uses)
+        object(1 + chance.u64(..40), (birth * 10, death * 10), uses)
     };
     let objects = (0..objects).map(one).collect();
     made::workload(phases, objects)
 }
 
-fn memories(chance: &mut Chance, objects: u64) -> Vec<Memory> {
-    let fast = memory("fast", objects * (2 + chance.below(4)), 80.0, 2.0);
-    let middle = memory("middle", objects * (2 + chance.below(4)), 120.0, 1.0);
+fn memories(chance: &mut Rng, objects: u64) -> Vec<Memory> {
+    let fast = memory("fast", objects * (2 + chance.u64(..4)), 80.0, 2.0);
+    let middle = memory("middle", objects * (2 + chance.u64(..4)), 120.0, 1.0);
     let slow = memory("slow", 1_000_000, 250.0, 0.5);
-    if chance.below(2) == 0 { vec![fast, slow] } else { vec![fast, middle, slow] }
+    if chance.u64(..2) == 0 { vec![fast, slow] } else { vec![fast, middle, slow] }
 }
 
 fn planned(
@@ -56,7 +47,7 @@ fn planned(
 
 #[test]
 fn the_reference_finds_what_trying_all_finds() {
-    let mut chance = Chance(1);
+    let mut chance = Rng::with_seed(1);
     for round in 0..200 {
         let workload = workload(&mut chance, 1 + round % 4, 1 + round % 2);
         let memories = memories(&mut chance, 4);
@@ -74,7 +65,7 @@ fn the_reference_finds_what_trying_all_finds() {
 
 #[test]
 fn the_fast_path_is_as_near_as_it_says() {
-    let mut chance = Chance(2);
+    let mut chance = Rng::with_seed(2);
     let (mut worst, mut sum, mut rounds) = (0.0f64, 0.0, 0);
     for round in 0..12 {
         let workload = workload(&mut chance, 16 + 8 * (round % 4), 3 + round % 3);

@@ -359,11 +359,8 @@ mod tests {
     /// Each letter is a slot of 400 samples on the two objects of that letter; one in ten is
     /// anywhere.
     fn slots(text: &str) -> Vec<Slot> {
-        let mut chance = 12345u64;
-        let mut random = |below: u64| {
-            chance = chance.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (chance >> 33) % below
-        };
+        let mut chance = fastrand::Rng::with_seed(12345);
+        let mut random = |below: u64| chance.u64(..below);
         let mut slot = |letter: u8| {
             let mut slot = Slot { samples: 400, ..Slot::default() };
             for sample in 0..400 {
@@ -406,11 +403,8 @@ mod tests {
     /// Phases are (class, looks): eight objects of a class are hot, and one access in fifteen is
     /// anywhere.
     fn looked_at(phases: &[(u32, u32)], pause: u32, seed: u64) -> Vec<Slot> {
-        let mut chance = seed.wrapping_mul(2) | 1;
-        let mut random = |below: u64| {
-            chance = chance.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (chance >> 33) % below
-        };
+        let mut chance = fastrand::Rng::with_seed(seed);
+        let mut random = |below: u64| chance.u64(..below);
         let mut slots = Vec::new();
         for (class, looks) in phases {
             for _ in 0..*looks {

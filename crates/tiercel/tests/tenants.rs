@@ -7,6 +7,7 @@
 mod common;
 
 use common::{Daemon, Process, compile, compile_file, runtime, tiercel, wait};
+use fastrand::Rng;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::io::Read;
@@ -289,25 +290,13 @@ fn a_hostile_user_harms_no_other() {
 
 // ---- Kills --------------------------------------------------------------------------------------
 
-/// xorshift64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
-}
-
 /// Waits for a random turn of the program, and for a random part of the next one.
-fn until_random_instant(random: &mut Random, program: &mut Process, turns: u64) {
+fn until_random_instant(random: &mut Rng, program: &mut Process, turns: u64) {
     // After the first one: a runner that is killed before has started nothing.
-    for _ in 0..=random.below(turns - 2) {
+    for _ in 0..=random.u64(..turns - 2) {
         assert!(program.line().starts_with("turn "));
     }
-    for _ in 0..random.below(200) {
+    for _ in 0..random.u64(..200) {
         std::thread::yield_now();
     }
 }
@@ -325,7 +314,7 @@ fn steps(keeper: &Path) -> [String; 3] {
     ["sh".into(), "-c".into(), script]
 }
 
-fn kill_a_daemon(daemon: &mut Daemon, keeper: &Path, random: &mut Random) {
+fn kill_a_daemon(daemon: &mut Daemon, keeper: &Path, random: &mut Rng) {
     let [shell, flag, script] = steps(keeper);
     let mut command = daemon.hosted(&shell);
     let mut program =
@@ -346,7 +335,7 @@ fn a_run(folder: &Path, keeper: &Path) -> Process {
     Process::start(run.stdout(Stdio::piped()))
 }
 
-fn kill_a_runner(folder: &Path, keeper: &Path, random: &mut Random) {
+fn kill_a_runner(folder: &Path, keeper: &Path, random: &mut Rng) {
     let mut run = a_run(folder, keeper);
     until_random_instant(random, &mut run, TURNS);
     run.signal(Signal::KILL);
@@ -356,7 +345,7 @@ fn kill_a_runner(folder: &Path, keeper: &Path, random: &mut Random) {
     assert!(status.signal() == Some(9) || status.success(), "{status}");
 }
 
-fn kill_a_program(folder: &Path, keeper: &Path, random: &mut Random) {
+fn kill_a_program(folder: &Path, keeper: &Path, random: &mut Rng) {
     let mut run = a_run(folder, keeper);
     until_random_instant(random, &mut run, TURNS);
     let shell = children(run.pid().as_raw_nonzero().get());
@@ -375,14 +364,14 @@ fn kill_a_program(folder: &Path, keeper: &Path, random: &mut Random) {
 fn a_kill_at_any_instant_harms_no_program_and_leaves_nothing() {
     let seed = number(SEED);
     println!("seed {seed}");
-    let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+    let mut random = Rng::with_seed(seed);
     let folder = tempfile::tempdir().unwrap();
     let keeper = keeper_in(folder.path());
     let mut daemon = Daemon::start(&["--pool", "0=64MiB"]);
     let runs = folder.path().join("runs");
     fs::create_dir(&runs).unwrap();
     for _ in 0..number(KILLS) {
-        match random.below(3) {
+        match random.u64(..3) {
             0 => kill_a_daemon(&mut daemon, &keeper, &mut random),
             1 => kill_a_runner(&runs, &keeper, &mut random),
             _ => kill_a_program(&runs, &keeper, &mut random),

@@ -16,6 +16,7 @@
 //! the second mechanism, which works by mapping, then works by window. The program never waits for
 //! the daemon: the kernel resolves protection, and closing the descriptors undoes it.
 
+use fastrand::Rng;
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
@@ -39,7 +40,6 @@ mod windows;
 mod writes;
 
 use process::Process;
-use windows::Random;
 
 /// Bytes of an OS page.
 const OS_PAGE: u64 = 4096;
@@ -70,7 +70,7 @@ pub struct ProbeSampler {
     processes: BTreeMap<u32, Process>,
     /// The process with which the next drain begins.
     next_pid: u32,
-    random: Random,
+    random: Rng,
     cost: Cost,
 }
 
@@ -90,7 +90,7 @@ impl ProbeSampler {
             config: config.clone(),
             processes: BTreeMap::new(),
             next_pid: 0,
-            random: Random(config.seed),
+            random: Rng::with_seed(config.seed),
             cost: Cost::default(),
         })
     }

@@ -2,6 +2,7 @@
 //! ranges, userfaultfds. Out: samples, and their cost to the program. Knows nothing of other
 //! processes.
 
+use fastrand::Rng;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Read, Seek, Write};
 use std::ops::Range;
@@ -13,7 +14,7 @@ use tiercel_wire::AccessKind;
 
 use super::rate::{self, Seen};
 use super::smaps::{self, Mapping};
-use super::windows::{self, Random};
+use super::windows;
 use super::writes::Writes;
 use super::{BURST_MS, HUGE_OS_PAGE, OS_PAGE, Pass, StepLimits};
 use crate::{Allowed, clock};
@@ -158,7 +159,7 @@ impl Process {
     pub fn step_writes(
         &mut self,
         terms: &StepLimits,
-        random: &mut Random,
+        random: &mut Rng,
         pass: &mut Pass<'_>,
     ) -> Duration {
         if self.is_watched() && self.may_burst {
@@ -186,7 +187,7 @@ impl Process {
 
     /// Reads the referenced bits, then clears them. The early read follows in
     /// [`Process::look_soon`].
-    pub fn step_touches(&mut self, random: &mut Random, pass: &mut Pass<'_>) {
+    pub fn step_touches(&mut self, random: &mut Rng, pass: &mut Pass<'_>) {
         let predicted = Duration::from_nanos(self.resident_os_pages() * WALK_NS);
         if predicted > WALK_MAX || self.ranges.is_empty() {
             self.cleared = None;

@@ -208,14 +208,14 @@ mod tests {
             let full = |at: &Duration| (1.0 - (-truth * at.as_secs_f64()).exp()).powi(8);
             lengths.into_iter().find(|length| full(length) < 0.1).unwrap_or(lengths[2])
         };
-        let mut random = super::super::windows::Random(3);
+        let mut random = fastrand::Rng::with_seed(3);
         for truth in [0.3f64, 3.0, 30.0, 300.0, 3_000.0, 20_000.0] {
             const SPOTS: u64 = 6000;
             let (mut sum, mut hazards) = (0.0, 0.0);
             for _ in 0..SPOTS {
                 // The time at which each of 8 OS pages is first used.
                 let first: [f64; 8] = std::array::from_fn(|_| {
-                    let uniform = (random.below(1 << 53) as f64 + 1.0) / (1u64 << 53) as f64;
+                    let uniform = 1.0 - random.f64();
                     -uniform.ln() / truth
                 });
                 let window = |elapsed: Duration| {

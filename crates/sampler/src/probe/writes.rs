@@ -15,6 +15,7 @@
 //! Invariant: every armed spot has stayed registered since it was armed; otherwise memory that was
 //! never protected would look written.
 
+use fastrand::Rng;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::ops::Range;
@@ -27,7 +28,7 @@ use tiercel_wire::AccessKind;
 use super::areas::{Areas, Place};
 use super::rate::{self, Seen};
 use super::sys::{self, Scan};
-use super::windows::{self, Random, Window};
+use super::windows::{self, Window};
 use super::{HUGE_OS_PAGE, OS_PAGE, Pass, StepLimits};
 use crate::clock;
 
@@ -248,7 +249,7 @@ impl Writes {
         &mut self,
         (pid, pagemap): (u32, &File),
         terms: &StepLimits,
-        random: &mut Random,
+        random: &mut Rng,
         pass: &mut Pass<'_>,
     ) -> Duration {
         if self.uffds.is_empty() {
@@ -336,7 +337,7 @@ impl Writes {
     /// Makes the program's CPUs flush their TLBs. A CPU with a cached translation does not walk the
     /// page tables and sets no referenced bit: after its bits were cleared, a hot MiB would look
     /// unused for as long as its translations stay cached. Nothing stays protected afterwards.
-    pub fn flush(&mut self, pagemap: &File, random: &mut Random) {
+    pub fn flush(&mut self, pagemap: &File, random: &mut Rng) {
         for _ in 0..FLUSH_TRIES {
             let Some((area, at)) = self.areas.any(random) else { return };
             let area = self.areas.get(area);
@@ -377,7 +378,7 @@ impl Writes {
         saturating_usize(allowed).clamp(1, terms.spots_max.max(1))
     }
 
-    fn arm(&mut self, process: (u32, &File), terms: &StepLimits, random: &mut Random) {
+    fn arm(&mut self, process: (u32, &File), terms: &StepLimits, random: &mut Rng) {
         let places = self.areas.places(self.count(terms), SPOT_BYTES, random);
         for batch in places.chunks(BATCH) {
             let first = self.armed.len();
