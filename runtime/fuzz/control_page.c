@@ -35,7 +35,7 @@ static long made_syscall(long number, ...);
 #include "../track/phase.c"
 #define current move_current
 #define execute execute_move
-#include "../vmem/remote_moves.c"
+#include "../vmem/self_moves.c"
 #undef execute
 #undef current
 #undef syscall

@@ -11,7 +11,7 @@
  *
  * No step waits for the daemon. Connection and hello wait in the kernel until it takes them; what
  * is recorded until then waits in the rings. The control page begins as the offer's, so that births
- * are placed before it answers, there in the control page.
+ * can be placed before the daemon answers; its answer arrives there, too.
  *
  * No descriptor stays open: a program may close, reuse or count any of them. System calls are made
  * raw, because the library's are cancellation points.
@@ -151,8 +151,8 @@ bool tcl_session_overlaps(uintptr_t start, uintptr_t end) {
     return in_first || (start < (uintptr_t)&runs[runs_end] && (uintptr_t)&runs[runs_begin] < end);
 }
 
-/* Without access rights at first: under mlockall(MCL_FUTURE) a mapping with rights would be filled,
- * and it has gigabytes. */
+/* Without access rights at first: under mlockall(MCL_FUTURE) an accessible mapping would be
+ * populated, and this one is gigabytes. */
 static bool map_shared(int memfd) {
     int flags = MAP_SHARED | MAP_NORESERVE | (tcl_shared ? MAP_FIXED : 0);
     bool is_filled = __atomic_load_n(&tcl_locks_opened, __ATOMIC_ACQUIRE);
@@ -160,7 +160,7 @@ static bool map_shared(int memfd) {
     char *at = tcl_os_mmap(tcl_shared, total_bytes, first, flags, memfd, 0);
     if (at == MAP_FAILED)
         return false;
-    if (is_filled) { /* nor is it the program's, to be locked with its memory */
+    if (is_filled) { /* nor may it stay locked with the program's own memory */
         syscall(SYS_munlock, at, total_bytes);
         syscall(SYS_mprotect, at, total_bytes, rights);
     }
@@ -293,7 +293,7 @@ static bool begin(int socket, int memfd, uint32_t parent) {
 
 enum tcl_step tcl_attach(void) {
     know_range();
-    /* Of the parent, in a forked child: until now its memory is mapped there. */
+    /* In a forked child this is still the parent's session. */
     uint32_t parent = tcl_shared ? tcl_header()->pid : 0;
     int socket = tcl_daemon_connect(0);
     if (socket < 0)

@@ -53,8 +53,9 @@ struct ring_writer {
 };
 static _Thread_local struct ring_writer writer = {.epoch = UINT32_MAX};
 
-/* Private copies of the shared counters, which are never read back: the daemon may overwrite them.
- */
+/* Private copies of the shared counters follow, which are never read back: the daemon may
+ * overwrite them. */
+
 /* Epoch of the owner; another epoch, or 0: free. */
 static _Atomic uint32_t ring_owner[TCL_RINGS_MAX];
 static struct { /* where the last owner stopped, in that epoch */

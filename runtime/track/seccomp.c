@@ -8,7 +8,7 @@
  * Some filters kill for a call that the program itself would never make. So the runtime makes no
  * unusual call under a filter, and does not ask by a call that a filter may kill for: prctl is one.
  * A filter that was there when the program began is in /proc/self/status. One that the program
- * installs is preceded by prctl, as an unprivileged process must give up new privileges first, and
+ * installs is preceded by prctl: an unprivileged process must set no_new_privs first, and
  * libraries always do. What a privileged program installs by a raw system call is not seen.
  */
 #include "../vmem/vmem.h"

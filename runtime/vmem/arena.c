@@ -80,7 +80,7 @@ void tcl_vmem_back_heap(void) {
 
 /* ---- Releasing memory ------------------------------------------------------------------------ */
 
-/* A chunk that is moving is not in its mapping. */
+/* A chunk that is moving is temporarily unmapped from its address. */
 int tcl_os_madvise(void *start, size_t bytes, int advice) {
     bool is_away = advice == MADV_DONTNEED || advice == MADV_FREE || advice == MADV_DONTNEED_LOCKED;
     if (tcl_likely(!is_away || !atomic_load_explicit(&is_any, memory_order_relaxed)))

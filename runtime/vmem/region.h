@@ -304,7 +304,7 @@ TCL_HIDDEN bool vmem_private_can_move(void), vmem_private_start(void);
 TCL_HIDDEN size_t vmem_move_range(uintptr_t start, size_t bytes, int node, bool (*is_wanted)(void),
                                   int *error);
 /* Starts the thread that executes the daemon's moves, where that is possible, at once or when the
- * heap is large enough; a child has none. (remote_moves.c) */
+ * heap is large enough; a child has none. (self_moves.c) */
 TCL_HIDDEN void vmem_serve(void), vmem_forget_server(void);
 /* Vpages from `first` whose places in `list` follow one another, at most `count`. */
 TCL_HIDDEN size_t vmem_run(const struct vmem_region *region, const vmem_place *list, size_t first,

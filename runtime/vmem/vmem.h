@@ -24,9 +24,9 @@ TCL_HIDDEN int tcl_os_clear(uintptr_t start, size_t bytes);
 TCL_HIDDEN int tcl_os_madvise(void *start, size_t bytes, int advice);
 /* As mprotect. Memory of the heap that is not readable and writable is not moved. */
 TCL_HIDDEN int tcl_vmem_set_rights(uintptr_t start, size_t bytes, int prot);
-/* True when this process executes the daemon's moves. (remote_moves.c) */
+/* True when this process executes the daemon's moves. (self_moves.c) */
 TCL_HIDDEN bool tcl_vmem_is_mover(void);
-/* Returns when no move is under way; the next sees whether there is a filter. (remote_moves.c) */
+/* Returns when no move is under way; the next sees whether there is a filter. (self_moves.c) */
 TCL_HIDDEN void tcl_vmem_await_move(void);
 /* True when every thread but one is the runtime's. (process.c) */
 TCL_HIDDEN bool tcl_vmem_has_only_own_threads(void);

@@ -1,5 +1,5 @@
 //! Birth budgets: how much each client may still allocate in each arena before the next decision.
-//! In: the policy's birth plans, or what the best tier's budget leaves. Out: figures in control
+//! In: the policy's birth budgets, or what the best tier's budget leaves. Out: figures in control
 //! pages. Knows nothing of moves, or of how a decision is made.
 
 use crate::clients::client::Client;
@@ -7,7 +7,7 @@ use crate::clients::table::Clients;
 use crate::tiers::Tiers;
 use std::collections::HashMap;
 use tiercel_ledger::{Extent, Ledger};
-use tiercel_policy::{BirthPlan, Limit, divide};
+use tiercel_policy::{BirthBudget, Limit, divide};
 use tiercel_wire::Session;
 use tiercel_wire::layout::ARENAS_MAX;
 
@@ -58,17 +58,17 @@ pub(crate) fn make_room(tiers: &Tiers, clients: &Clients, ledger: &Ledger, peak_
     clients.iter().zip(shares).for_each(|(client, share)| grant(&client.session, tiers, share));
 }
 
-/// Carries out a birth plan of the policy.
-pub(crate) fn apply(plan: &BirthPlan, tiers: &Tiers, clients: &Clients) {
-    let Some(client) = clients.of_pid(plan.pid) else { return };
-    for (nodes, bytes) in &plan.tiers {
+/// Gives a process the birth budget that the policy decided on.
+pub(crate) fn apply(budget: &BirthBudget, tiers: &Tiers, clients: &Clients) {
+    let Some(client) = clients.of_pid(budget.pid) else { return };
+    for (nodes, bytes) in &budget.tiers {
         let arenas = || tiers.arenas.iter().enumerate().filter(|(_, node)| nodes.contains(node));
         let share_bytes = bytes / arenas().count().max(1) as u64;
         for (arena, _) in arenas() {
             set_budget(&client.session, arena, share_bytes);
         }
     }
-    let small = plan.tiers.get(plan.small_tier).and_then(|(nodes, _)| nodes.first());
+    let small = budget.tiers.get(budget.small_tier).and_then(|(nodes, _)| nodes.first());
     if let Some(arena) = small.and_then(|node| tiers.arenas.iter().position(|one| one == node)) {
         client.session.set_small_arena(arena);
     }

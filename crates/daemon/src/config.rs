@@ -69,9 +69,9 @@ pub struct Objects {
 pub struct Limits {
     /// Most processes at once.
     pub clients_max: usize,
-    /// Rings are drained at least this often apart when they fill.
+    /// Shortest time between two drains of the rings, while they fill.
     pub poll_min: TimeSpan,
-    /// And at most this often apart when they do not.
+    /// Longest time between two drains, while they do not.
     pub poll_max: TimeSpan,
     /// A process is hosted from when it has allocated so much; a number or `"256 KiB"`. 0: from its
     /// start.
@@ -128,10 +128,10 @@ pub enum ConfigError {
     /// Too long to be a configuration.
     #[error("{0} bytes are too many for a configuration; at most {TEXT_BYTES_MAX} are read")]
     TooLong(usize),
-    /// The policy's word.
+    /// The policy refused its settings.
     #[error("{0}")]
     Policy(#[from] tiercel_policy::ConfigError),
-    /// The ledger's word.
+    /// The ledger refused its settings.
     #[error("objects: {0}")]
     Ledger(#[from] tiercel_ledger::ConfigError),
     /// A setting of the daemon.
@@ -207,7 +207,7 @@ impl Settings {
 pub struct DaemonConfig {
     /// Folder of its sockets.
     pub directory: PathBuf,
-    /// Name of its place in the folder.
+    /// Name of its sockets in the folder.
     pub name: String,
     /// Whose processes may attach.
     pub access: Access,
@@ -231,7 +231,7 @@ pub struct DaemonConfig {
     pub policy: tiercel_policy::Config,
     /// Record a profile; then births are left to the kernel.
     pub record: Option<tiercel_profile::RecorderConfig>,
-    /// What to do, where that was planned.
+    /// The plan to follow, if any.
     pub plan: Option<PlanChoice>,
     /// Pools of memory for programs that place it themselves.
     pub pools: Vec<tiercel_pool::Capacity>,

@@ -28,7 +28,7 @@ use crate::decisions::Decisions;
 use crate::event::{Event, EventQueue};
 use crate::metrics::prometheus;
 use crate::moves::queue::{Completion, MoveQueue};
-use crate::moves::remote::{Hosted, Users};
+use crate::moves::self_moves::{Hosted, Users};
 use crate::moving::{Context, Moving};
 use crate::net::arrival::Arrival;
 use crate::net::protocol::{Request, answer_line};
@@ -413,10 +413,10 @@ impl Daemon {
         self.choose_placer();
         self.prepare(&mut arrival.session, &early);
         let queue = &self.moving.queue;
-        if let Some(remote) = queue.remote() {
+        if let Some(self_movers) = queue.self_movers() {
             let line = arrival.session.move_line();
             let known = self.remote_users.of(user, Instant::now());
-            remote.came(pid, Hosted::new(pid, line, known, queue.refusals.clone()));
+            self_movers.came(pid, Hosted::new(pid, line, known, queue.refusals.clone()));
         }
         arrival.welcome(number);
         let Tracking { clients, ledger, .. } = &self.tracking;
@@ -442,7 +442,7 @@ impl Daemon {
 
     fn attach(&mut self, mut arrival: Arrival, number: u32, parent: Option<u32>, now_ms: u64) {
         self.sampling.client_came(number, std::mem::take(&mut arrival.userfaultfds));
-        let share = self.tracking.clients.share(arrival.peer.uid());
+        let share = self.tracking.clients.site_allowance(arrival.peer.uid());
         let mut client = Client::new(arrival, number, share, now_ms);
         let fast = |node: &&NodeId| self.tiers.is_fast(**node);
         client.heads = Heads::of(self.tiers.arenas.iter().take_while(fast).count());
@@ -541,7 +541,7 @@ impl Daemon {
         }
         let (began_ns, purpose) = (cpu::thread_ns(), self.purpose());
         let Tracking { clients, ledger, .. } = &self.tracking;
-        let problems = self.sampling.observe(clients, ledger, purpose, now_ms);
+        let problems = self.sampling.attach_due(clients, ledger, purpose, now_ms);
         self.summary.problems(problems);
         self.summary.spent.samples_ns += cpu::since_ns(began_ns);
         self.adopt_children();
@@ -628,7 +628,7 @@ impl Daemon {
     fn end_interval(&mut self) {
         let (now_ms, began_ns) = (self.now_ms(), cpu::thread_ns());
         let paused_ns = self.pauses.since_ns(0);
-        self.work(|work| work.record_fresh());
+        self.work(|work| work.make_rows_of_fresh());
         self.tracking.ledger.fit_extents(self.fast_budget_bytes());
         self.tracking.close_interval(now_ms);
         let Tracking { clients, ledger, .. } = &self.tracking;

@@ -50,7 +50,7 @@ impl Event {
             | Event::Drain
             | Event::Request(..)
             | Event::Shutdown => true,
-            // A sample is drained when it was checked whose memory is looked at.
+            // Samples are drained only after it was checked whose memory is looked at.
             Event::Sample { .. }
             | Event::Tick
             | Event::IntervalEnd
@@ -67,7 +67,7 @@ impl Event {
 pub(crate) struct EventQueue {
     waiting: VecDeque<Event>,
     is_handling: bool,
-    /// The last event that was taken greeted.
+    /// The last event that was taken was a greeting.
     has_greeted: bool,
 }
 

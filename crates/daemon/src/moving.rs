@@ -92,7 +92,7 @@ impl Moving {
         self.has_located_births |= located > 0;
     }
 
-    /// Has the modelled mover look up where some new extents are; how many it were.
+    /// Has the modelled mover look up where some new extents are; how many there were.
     pub(crate) fn locate_some(&mut self, most: usize, context: &mut Context<'_>) -> usize {
         if !self.queue.is_modelled() || self.queue.is_busy() {
             return 0;

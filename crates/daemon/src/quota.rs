@@ -94,7 +94,7 @@ struct Sum {
 
 /// One user's share of an [`Account`]. Clones are the same share.
 #[derive(Clone, Debug)]
-pub(crate) struct Share {
+pub(crate) struct Allowance {
     own: Arc<Sum>,
     all: Arc<Sum>,
 }
@@ -105,12 +105,12 @@ impl Account {
     }
 
     /// A share for one more user.
-    pub(crate) fn share(&self) -> Share {
-        Share { own: Sum::new(self.share_max), all: Arc::clone(&self.all) }
+    pub(crate) fn allowance(&self) -> Allowance {
+        Allowance { own: Sum::new(self.share_max), all: Arc::clone(&self.all) }
     }
 }
 
-impl Share {
+impl Allowance {
     /// Takes bytes, if there are so many left.
     pub(crate) fn take(&self, bytes: usize) -> bool {
         if !self.own.take(bytes) {
@@ -163,12 +163,12 @@ mod tests {
     #[test]
     fn one_user_leaves_the_shares_of_the_others() {
         let account = Account::new(100, 25);
-        let (greedy, other) = (account.share(), account.share());
+        let (greedy, other) = (account.allowance(), account.allowance());
         assert!(greedy.take(20) && !greedy.take(6) && greedy.take(5));
         assert!(other.take(25) && !other.take(1));
         greedy.give_back(5);
         assert!(greedy.take(5) && !greedy.take(1));
-        let more: Vec<Share> = (0..3).map(|_| account.share()).collect();
+        let more: Vec<Allowance> = (0..3).map(|_| account.allowance()).collect();
         let taken: Vec<bool> = more.iter().map(|share| share.take(25)).collect();
         assert_eq!(taken, [true, true, false], "and all have no more than there is");
         assert!(more[2].clone().own.take(25), "what was refused is not counted");

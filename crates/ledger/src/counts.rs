@@ -47,9 +47,9 @@ counts! {
     objects_born,
     /// Bytes of them.
     born_bytes,
-    /// Objects that died after they had become records.
+    /// Objects that died after they had become rows.
     objects_died,
-    /// Objects born and dead within one interval; they never become records (MAT 3.2.1).
+    /// Objects born and dead within one interval; they never become rows (MAT 3.2.1).
     objects_ephemeral,
     /// Bytes of them.
     ephemeral_bytes,

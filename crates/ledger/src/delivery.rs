@@ -80,8 +80,8 @@ impl Ledger {
         left
     }
 
-    /// The same up to the newest record that was delivered, although older ones may follow: there
-    /// are too many to wait for them.
+    /// Like [`Self::settle`], up to the newest record that was delivered, although older ones may
+    /// follow: there are too many to wait for them.
     pub fn settle_delivered(&mut self, pid: u32) {
         let Some(slot) = self.slot(pid) else { return };
         let newest = self.process(slot).inbox.iter().map(|one| one.record.time_ns()).max();
@@ -90,8 +90,8 @@ impl Ledger {
         }
     }
 
-    /// The same of all records of a process, which is about to end. Its samples need not wait for
-    /// those that were lost.
+    /// Like [`Self::settle`], of all records of a process, which is about to end. Its samples need
+    /// not wait for those that were lost.
     pub fn settle_last(&mut self, pid: u32) {
         let Some(slot) = self.slot(pid) else { return };
         self.process_mut(slot).has_loss = false;

@@ -312,20 +312,20 @@ impl Ledger {
 
     /// Makes objects born in the open interval records before a tick does it, until they are at
     /// least `extents_max`; how many are left.
-    pub fn record_some(&mut self, extents_max: u64) -> usize {
+    pub fn make_rows(&mut self, extents_max: u64) -> usize {
         let before = self.live.extents;
         while self.live.extents - before < extents_max
             && let Some(&number) = self.fresh.last()
         {
-            self.record_row(number);
+            self.make_row(number);
         }
         self.fresh.len()
     }
 
-    /// Closes the interval: what was born in it and still lives becomes records.
+    /// Closes the interval: what was born in it and still lives becomes rows.
     pub fn tick(&mut self, now_ms: u64) -> TickSummary {
         self.advance(now_ms);
-        self.record_fresh();
+        self.make_rows_of_fresh();
         self.resize_extents();
         self.forget_old_values();
         for process in self.processes.iter_mut().flatten() {

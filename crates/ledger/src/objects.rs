@@ -343,7 +343,7 @@ impl Ledger {
     }
 
     /// Turns a fresh row into a record, in extents.
-    pub(crate) fn record_row(&mut self, number: u32) {
+    pub(crate) fn make_row(&mut self, number: u32) {
         debug_assert!(self.rows[number].has(FRESH));
         self.forget_fresh(self.rows[number].clock);
         let row = &mut self.rows[number];
@@ -366,9 +366,9 @@ impl Ledger {
     }
 
     /// Turns every fresh row into a record.
-    pub(crate) fn record_fresh(&mut self) {
+    pub(crate) fn make_rows_of_fresh(&mut self) {
         while let Some(&number) = self.fresh.last() {
-            self.record_row(number);
+            self.make_row(number);
         }
     }
 }

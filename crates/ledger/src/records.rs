@@ -230,7 +230,7 @@ impl Ledger {
         if from.version() != version || from.has(FRESH) || !to.has(FRESH) || !to.has(LAST) {
             return;
         }
-        self.record_row(new);
+        self.make_row(new);
         let (mut from, mut to) = (Some(old), Some(new));
         while let (Some(a), Some(b)) = (from, to) {
             let old = self.rows[a];

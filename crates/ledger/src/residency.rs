@@ -74,7 +74,7 @@ impl Ledger {
         let elsewhere = present.saturating_sub(outcome.resident_bytes);
         let mut on = vec![(asked.to, outcome.resident_bytes)];
         if elsewhere > 0 {
-            // What stayed, stayed where it was; without a word on that, it is nowhere we know.
+            // What did not move stayed where it was; if that is unknown, it has no known node.
             let was = self.find(asked.pid, asked.addr).map(|extent| extent.residency);
             let main = was.and_then(|was| {
                 let others = was.iter().filter(|(node, _)| *node != asked.to);

@@ -21,7 +21,7 @@ use tiercel_machine::number::{index, share_of, whole_ns};
 use tiercel_ledger::movement::{Failure, Move, Outcome};
 use tiercel_machine::NodeId;
 
-use crate::remote_mover::RemoteMovers;
+use crate::self_mover::SelfMovers;
 use crate::syscall::{Errno, Kernel, Linux, STATUS_UNTOUCHED};
 use crate::{Mover, Range, Residency, ResidencyError};
 
@@ -59,7 +59,7 @@ pub struct KernelMover<K = Linux> {
     /// Targets that ran out of memory during this `execute`.
     full: BTreeSet<NodeId>,
     /// Processes that are asked first; `None`: the kernel moves everything.
-    remote_movers: Option<RemoteMovers>,
+    self_movers: Option<SelfMovers>,
 }
 
 /// One OS page on its way.
@@ -126,13 +126,13 @@ impl<K: Kernel> KernelMover<K> {
             os_page_bytes,
             huge_expected: false,
             full: BTreeSet::new(),
-            remote_movers: None,
+            self_movers: None,
         }
     }
 
     /// Processes that say so move their own memory; the kernel moves what is left.
-    pub fn with_remote_movers(mut self) -> KernelMover<K> {
-        self.remote_movers = Some(RemoteMovers::default());
+    pub fn with_self_movers(mut self) -> KernelMover<K> {
+        self.self_movers = Some(SelfMovers::default());
         self
     }
 
@@ -186,7 +186,7 @@ impl<K: Kernel> KernelMover<K> {
 
     /// Lets the process move what waits, if it does. Answers how long that took.
     fn ask_process(&mut self, pid: u32, to: NodeId, batch: &mut [OsPage]) -> Duration {
-        let Some(remote_movers) = &self.remote_movers else { return Duration::ZERO };
+        let Some(self_movers) = &self.self_movers else { return Duration::ZERO };
         let waiting: Vec<usize> = (0..batch.len()).filter(|&i| batch[i].waits()).collect();
         let bytes = self.os_page_bytes;
         let mut ranges: Vec<Range> = Vec::new();
@@ -197,7 +197,7 @@ impl<K: Kernel> KernelMover<K> {
             }
         }
         let began = Instant::now();
-        let has_moved = !ranges.is_empty() && remote_movers.move_own(pid, &ranges, to);
+        let has_moved = !ranges.is_empty() && self_movers.move_own(pid, &ranges, to);
         let waited = began.elapsed();
         if has_moved {
             let before: Vec<Place> = waiting.iter().map(|&i| batch[i].place).collect();
@@ -414,12 +414,12 @@ impl<K: Kernel> Mover for KernelMover<K> {
         answers.map(|(range, count)| count.map(|count| self.scale(*range, count))).collect()
     }
 
-    fn remote_movers(&self) -> Option<RemoteMovers> {
-        self.remote_movers.clone()
+    fn self_movers(&self) -> Option<SelfMovers> {
+        self.self_movers.clone()
     }
 
     fn name(&self) -> &'static str {
-        if self.remote_movers.is_some() { "vmem" } else { "kernel" }
+        if self.self_movers.is_some() { "vmem" } else { "kernel" }
     }
 
     fn is_modelled(&self) -> bool {
@@ -465,7 +465,8 @@ fn failure_of_call(errno: Errno) -> Failure {
     match errno.0 {
         // EACCES: the target is outside the process's cpuset.
         libc::EPERM | libc::EACCES => Failure::Permission,
-        libc::ESRCH => Failure::Vanished,
+        // EINVAL: it is ending, and has no memory any more.
+        libc::ESRCH | libc::EINVAL => Failure::Vanished,
         libc::ENOMEM => Failure::NoMemory,
         libc::ENODEV => Failure::NoNode,
         _ => Failure::Other,

@@ -12,7 +12,7 @@ mod calibration;
 mod kernel;
 mod modelled;
 mod own;
-mod remote_mover;
+mod self_mover;
 mod support;
 mod syscall;
 
@@ -20,7 +20,7 @@ pub use calibration::measure;
 pub use kernel::{KernelMover, MAX_QUERIED_OS_PAGES};
 pub use modelled::ModelledMover;
 pub use own::{Preference, move_own_memory, prefer_for_this_thread};
-pub use remote_mover::{RemoteMover, RemoteMovers};
+pub use self_mover::{SelfMover, SelfMovers};
 pub use support::{support, support_below};
 pub use syscall::{Errno, Kernel, Linux, STATUS_UNTOUCHED};
 
@@ -37,7 +37,7 @@ pub trait Mover {
     fn residency(&mut self, pid: u32, ranges: &[Range]) -> Vec<Result<Residency, ResidencyError>>;
 
     /// Processes that this mover asks to move their own memory; `None`: it asks no process.
-    fn remote_movers(&self) -> Option<RemoteMovers> {
+    fn self_movers(&self) -> Option<SelfMovers> {
         None
     }
 
@@ -45,9 +45,9 @@ pub trait Mover {
     fn name(&self) -> &'static str;
 
     /// True when nothing really moves; then [`Mover::note`] says so and must be shown. The daemon
-    /// runs a modelled mover on its own thread, between two events, and delivers births, deaths and
-    /// ends of processes to it. Any other mover runs on a thread of its own and gets none of these
-    /// calls.
+    /// runs a modelled mover on the thread of its loop, between two events, and delivers births,
+    /// deaths and ends of processes to it. Any other mover runs on a separate thread and gets none
+    /// of these calls.
     fn is_modelled(&self) -> bool;
 
     /// One sentence that the user must see before believing any figure; empty when there is none.

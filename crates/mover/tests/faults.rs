@@ -332,7 +332,7 @@ fn errors_of_the_whole_call() {
         (libc::ENODEV, expect!["moved 0 resident 1 absent 1 NoNode 1\n"]),
         (libc::ENOMEM, expect!["moved 0 resident 1 absent 1 NoMemory 1\n"]),
         (libc::ESRCH, expect!["moved 0 resident 1 absent 1 Vanished 1\n"]),
-        (libc::EINVAL, expect!["moved 0 resident 1 absent 1 Other 1\n"]),
+        (libc::EINVAL, expect!["moved 0 resident 1 absent 1 Vanished 1\n"]),
     ];
     for (errno, expected) in cases {
         check_on(on(Some(errno)), &expected);

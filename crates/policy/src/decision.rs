@@ -19,7 +19,7 @@ pub struct Decision {
     /// What keeps the policy from working, and what to do about it.
     pub problems: Vec<Problem>,
     /// Bytes that each process may allocate in each tier before the next tick.
-    pub births: Vec<BirthPlan>,
+    pub births: Vec<BirthBudget>,
     /// The accounts of shadow placements, by group and tier.
     pub shadows: Vec<ShadowReport>,
 }
@@ -159,7 +159,7 @@ impl std::fmt::Display for Problem {
 
 /// Bytes that a process may allocate in each tier before the next tick.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct BirthPlan {
+pub struct BirthBudget {
     /// The process.
     pub pid: u32,
     /// Per tier, fastest first: its nodes, and the bytes that may be allocated there. The last tier

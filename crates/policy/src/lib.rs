@@ -35,13 +35,13 @@ mod usage;
 pub use assign::FILL_TAIL;
 pub use budget::{Budgets, Group, Limit, LimitError, Members};
 pub use config::{Config, ConfigError};
-pub use decision::{BirthPlan, Decision, MoveRefusal, Problem, Refused, Summary};
+pub use decision::{BirthBudget, Decision, MoveRefusal, Problem, Refused, Summary};
 pub use expression::{Expression, ExpressionError, VARIABLES};
 pub use interval::Interval;
 pub use move_builder::MOVES_MAX;
 pub use policy::{Policy, divide};
 pub use routine::{
-    Aggregate, Allocation, Enforce, Ewma, Fill, Gate, Llcmpi, Prioritise, RoutineError, Shadow,
+    Aggregate, Allocation, Enforce, Ewma, Fill, Gate, Llcmpi, Prioritise, RoutineError, ShadowGate,
     Time, Trigger,
 };
 pub use shadow::ShadowReport;

@@ -41,7 +41,7 @@ struct Weighed {
 
 pub(crate) struct MoveBuilder<'a> {
     pub(crate) pace: &'a mut dyn Pace,
-    /// When the decision began: what was born later is not meant by any candidate.
+    /// When the decision began: no candidate refers to extents that were born later.
     pub(crate) began_ms: u64,
     pub(crate) usage: &'a mut TierUsage,
     pub(crate) summary: &'a mut Summary,
@@ -62,7 +62,7 @@ impl MoveBuilder<'_> {
         }
         order::sort(&mut promotions, |m| m.candidate.first(), self.pace);
         order::sort(&mut demotions, |m| m.candidate.last(), self.pace);
-        self.plan_all(&demotions, &promotions);
+        self.request_all(&demotions, &promotions);
     }
 
     /// Asks for one move that is decided already, and expected to save so much.
@@ -92,7 +92,7 @@ impl MoveBuilder<'_> {
         self.pace.compared(candidates.len());
     }
 
-    fn plan_all(&mut self, demotions: &[Misplaced], promotions: &[Misplaced]) {
+    fn request_all(&mut self, demotions: &[Misplaced], promotions: &[Misplaced]) {
         // Worse tiers make room first, so that better ones can use it.
         for from in (0..self.usage.tiers.last()).rev() {
             for piece in demotions.chunks(LISTED_AT_ONCE) {

@@ -14,7 +14,7 @@ const AT_ONCE: usize = PIECE_UNITS;
 /// Elements that are compared with one number in a piece.
 const COMPARED_AT_ONCE: usize = PIECE_UNITS * CHEAP_IN_UNIT;
 
-/// Elements of which the middle one divides the others: on average within 3% of the half.
+/// Elements of the sample whose median is the pivot: on average within 3% of the middle.
 const PIVOTS: usize = 255;
 
 /// Puts the element at `nth` that sorting would put there, and none above it before it.

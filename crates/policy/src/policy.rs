@@ -14,14 +14,14 @@ use tiercel_machine::{Machine, NodeId};
 use crate::assign::{Candidate, assign};
 use crate::budget::{Budgets, Group};
 use crate::config::{Config, ConfigError};
-use crate::decision::{BirthPlan, Decision, Problem, Summary};
+use crate::decision::{BirthBudget, Decision, Problem, Summary};
 use crate::held::Held;
 use crate::interval::Interval;
 use crate::move_builder::MoveBuilder;
 use crate::move_cost::MoveCost;
 use crate::prioritise;
 use crate::routine::{Enforce, Prioritise, Trigger};
-use crate::shadows::{Round, Shadows};
+use crate::shadows::{DecisionInput, Shadows};
 use crate::tiers::{ASSUMED_GAP_NS, Tiers};
 use crate::trigger::TriggerState;
 use crate::usage::TierUsage;
@@ -160,7 +160,7 @@ impl Policy {
                 self.cost.assume(machine, &usage.tiers);
             }
             let may_act = verdict.fires && self.config.trigger != Trigger::Never;
-            let round = Round {
+            let input = DecisionInput {
                 gate,
                 cost: &self.cost,
                 interval,
@@ -170,7 +170,7 @@ impl Policy {
                 members: &members,
                 held: &self.held,
             };
-            self.shadows.decide(pace, &round, &mut usage, &mut decision);
+            self.shadows.decide(pace, &input, &mut usage, &mut decision);
         } else if verdict.fires && !one_tier {
             self.enforce(pace, budgets, &members, &mut usage, &mut decision);
         }
@@ -500,7 +500,7 @@ pub fn divide(left_bytes: u64, born_bytes: &[u64]) -> Vec<u64> {
 
 /// The free bytes of each tier, divided among the members by what each allocated in the last
 /// interval.
-fn births(ledger: &Ledger, usage: &TierUsage, pids: &[u32]) -> Vec<BirthPlan> {
+fn births(ledger: &Ledger, usage: &TierUsage, pids: &[u32]) -> Vec<BirthBudget> {
     let born: Vec<u64> = pids.iter().map(|pid| ledger.born_bytes(*pid).unwrap_or(0)).collect();
     let last = usage.tiers.len().saturating_sub(1);
     let free: Vec<u64> = usage
@@ -517,7 +517,7 @@ fn births(ledger: &Ledger, usage: &TierUsage, pids: &[u32]) -> Vec<BirthPlan> {
             let bytes = if rank == last { free[rank] } else { shares[rank][member] };
             (tier.nodes.clone(), bytes)
         });
-        BirthPlan { pid: *pid, tiers: tiers.collect(), small_tier }
+        BirthBudget { pid: *pid, tiers: tiers.collect(), small_tier }
     };
     pids.iter().enumerate().map(plan).collect()
 }

@@ -132,12 +132,12 @@ pub enum Gate {
     None,
     /// Shadow placements find out what pays, and nothing else moves. They order extents
     /// themselves.
-    Shadow(Shadow),
+    Shadow(ShadowGate),
 }
 
 impl Gate {
     /// The gate's settings; `None` without one.
-    pub fn shadow(&self) -> Option<&Shadow> {
+    pub fn shadow(&self) -> Option<&ShadowGate> {
         match self {
             Gate::Shadow(shadow) => Some(shadow),
             Gate::None => None,
@@ -148,7 +148,7 @@ impl Gate {
 /// Shadow placements with a loss budget.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Shadow {
+pub struct ShadowGate {
     /// Share of the run time that moves may cost without having brought anything, 0 to 1; 0.01 by
     /// default.
     pub loss: f64,
@@ -191,9 +191,9 @@ impl Default for Fill {
     }
 }
 
-impl Default for Shadow {
-    fn default() -> Shadow {
-        Shadow { loss: 0.01, move_ns_per_byte: 0.7, bytes_per_s: 1 << 30 }
+impl Default for ShadowGate {
+    fn default() -> ShadowGate {
+        ShadowGate { loss: 0.01, move_ns_per_byte: 0.7, bytes_per_s: 1 << 30 }
     }
 }
 
@@ -217,7 +217,7 @@ impl Default for Enforce {
 
 impl Default for Gate {
     fn default() -> Gate {
-        Gate::Shadow(Shadow::default())
+        Gate::Shadow(ShadowGate::default())
     }
 }
 

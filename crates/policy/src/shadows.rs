@@ -15,8 +15,8 @@ use crate::held::Held;
 use crate::interval::Interval;
 use crate::move_builder::MoveBuilder;
 use crate::move_cost::MoveCost;
-use crate::routine::Shadow as Gate;
-use crate::shadow::{Change, Outcome as Done, Scope, Shadow, ShadowReport, Turn};
+use crate::routine::ShadowGate;
+use crate::shadow::{Change, Scope, Shadow, ShadowReport, Step, TickInput};
 use crate::tiers::Tiers;
 use crate::usage::TierUsage;
 
@@ -38,8 +38,8 @@ struct Took {
 }
 
 /// What all groups have in common at a decision.
-pub(crate) struct Round<'a> {
-    pub(crate) gate: &'a Gate,
+pub(crate) struct DecisionInput<'a> {
+    pub(crate) gate: &'a ShadowGate,
     pub(crate) cost: &'a MoveCost,
     pub(crate) interval: &'a Interval,
     /// Since moves were asked for last.
@@ -63,29 +63,29 @@ impl Shadows {
     pub(crate) fn decide(
         &mut self,
         pace: &mut dyn Pace,
-        round: &Round,
+        input: &DecisionInput,
         usage: &mut [TierUsage],
         decision: &mut Decision,
     ) {
         let took = std::mem::take(&mut self.took);
         let mut summary = Summary::default();
         for (at, usage) in usage.iter_mut().enumerate() {
-            place(pace, round.budgets, &round.members[at], usage);
+            place(pace, input.budgets, &input.members[at], usage);
             for boundary in 0..usage.tiers.last() {
-                let key = (round.budgets.groups[at].name.clone(), boundary);
+                let key = (input.budgets.groups[at].name.clone(), boundary);
                 let shadow = self.by_group.entry(key).or_default();
-                shadow.spent(spent_at(&took, &round.members[at], &usage.tiers, boundary));
-                let done = tick(shadow, pace, (round, at, boundary), (usage, &summary));
-                request(pace, &done, (round, boundary), (usage, &mut summary, decision));
-                let group = round.budgets.groups[at].name.clone();
-                decision.shadows.push(ShadowReport { group, tier: boundary, ..done.report });
+                shadow.spent(spent_at(&took, &input.members[at], &usage.tiers, boundary));
+                let step = tick(shadow, pace, (input, at, boundary), (usage, &summary));
+                request(pace, &step, (input, boundary), (usage, &mut summary, decision));
+                let group = input.budgets.groups[at].name.clone();
+                decision.shadows.push(ShadowReport { group, tier: boundary, ..step.report });
             }
         }
         if pace.ledger().totals().samples_attributed == 0 {
             decision.problems.push(Problem::NoAccesses);
         }
         decision.moves.sort_by_key(|asked| asked.reason != Reason::Demote);
-        decision.summary = round.acts.then_some(summary);
+        decision.summary = input.acts.then_some(summary);
     }
 }
 
@@ -93,18 +93,18 @@ impl Shadows {
 fn tick(
     shadow: &mut Shadow,
     pace: &mut dyn Pace,
-    (round, group, boundary): (&Round, usize, u8),
+    (input, group, boundary): (&DecisionInput, usize, u8),
     (usage, summary): (&TierUsage, &Summary),
-) -> Done {
-    let Round { gate, cost, interval, .. } = *round;
-    let pids = &round.members[group];
+) -> Step {
+    let DecisionInput { gate, cost, interval, .. } = *input;
+    let pids = &input.members[group];
     let tiers = &usage.tiers;
     let ns_per_byte = |rank: u8| cost.ns_per_byte(tiers.tiers[usize::from(rank)].nodes[0]);
     let [room, used, budget] = usage.of(boundary);
     let moved_bytes = summary.promoted_bytes + summary.demoted_bytes;
     let is_member =
-        |extent: &Extent| is_member(extent, round.budgets, pids) && !round.held.holds(extent);
-    let turn = Turn {
+        |extent: &Extent| is_member(extent, input.budgets, pids) && !input.held.holds(extent);
+    let tick_input = TickInput {
         scope: Scope { tiers, boundary, gap: tiers.gap_below(boundary), is_member: &is_member },
         up: ns_per_byte(boundary),
         down: ns_per_byte(boundary + 1),
@@ -114,28 +114,28 @@ fn tick(
         loss: gate.loss,
         elapsed_s: interval.elapsed_ms as f64 / 1e3,
         instructions: interval.instructions,
-        bytes_left: limit_bytes(gate, round.since_ms).saturating_sub(moved_bytes),
-        acts: round.acts,
+        bytes_left: limit_bytes(gate, input.since_ms).saturating_sub(moved_bytes),
+        acts: input.acts,
     };
-    shadow.tick(pace, &turn)
+    shadow.tick(pace, &tick_input)
 }
 
 /// Asks for the moves of what changes sides.
 fn request(
     pace: &mut dyn Pace,
-    done: &Done,
-    (round, boundary): (&Round, u8),
+    step: &Step,
+    (input, boundary): (&DecisionInput, u8),
     (usage, summary, decision): (&mut TierUsage, &mut Summary, &mut Decision),
 ) {
-    note_left(done, summary);
+    note_left(step, summary);
     let began_ms = pace.ledger().now_ms();
-    let (moves, cost) = (&mut decision.moves, round.cost);
+    let (moves, cost) = (&mut decision.moves, input.cost);
     let mut builder = MoveBuilder { pace, began_ms, usage, summary, moves, cost };
-    done.changes.iter().for_each(|change| follow(&mut builder, change, boundary));
+    step.changes.iter().for_each(|change| follow(&mut builder, change, boundary));
 }
 
 /// Bytes that the gate lets through at this decision.
-fn limit_bytes(gate: &Gate, since_ms: u64) -> u64 {
+fn limit_bytes(gate: &ShadowGate, since_ms: u64) -> u64 {
     match gate.bytes_per_s {
         0 => u64::MAX,
         bytes_per_s => bytes_per_s.saturating_mul(since_ms) / 1000,
@@ -191,11 +191,11 @@ fn follow(builder: &mut MoveBuilder, change: &Change, boundary: u8) {
 }
 
 /// Adds what a placement considered and did not move.
-fn note_left(done: &Done, summary: &mut Summary) {
-    summary.extents += done.extents;
-    summary.bytes += done.bytes;
+fn note_left(step: &Step, summary: &mut Summary) {
+    summary.extents += step.extents;
+    summary.bytes += step.bytes;
     let whys = [MoveRefusal::CostExceedsBenefit, MoveRefusal::LossBudget, MoveRefusal::RateLimit];
-    for (why, (extents, bytes)) in whys.into_iter().zip(done.left) {
+    for (why, (extents, bytes)) in whys.into_iter().zip(step.left) {
         if extents > 0 {
             summary.refused.push(Refused { why, extents, bytes });
         }

@@ -158,12 +158,12 @@ fn a_decision_with_pauses_is_the_same_as_without() {
 #[test]
 fn what_dies_in_a_pause_is_not_moved_and_what_takes_its_number_neither() {
     let mut paused = Paused::new(ledger(), |ledger, pauses| {
-        // Each pause a thousand objects die; others take their numbers, and become records.
+        // Each pause a thousand objects die; others take their numbers, and become rows.
         ledger.advance(4000 + pauses * 100);
         let some = pauses * 1000..(pauses + 1) * 1000;
         some.clone().for_each(|nth| died(ledger, nth));
         some.for_each(|nth| born(ledger, OBJECTS + nth));
-        ledger.record_some(u64::MAX);
+        ledger.make_rows(u64::MAX);
     });
     let decision = decide(&mut policy("apb", "none"), &mut paused);
     assert!(paused.pauses > 7 && !decision.moves.is_empty());

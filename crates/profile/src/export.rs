@@ -30,7 +30,8 @@ pub enum Format {
 impl Profile {
     /// Writes one of [`TABLES`]; false if there is no table of that name.
     ///
-    /// # Errors The writer's error.
+    /// # Errors
+    /// The writer's error.
     pub fn export(&self, table: &str, format: Format, out: &mut dyn Write) -> io::Result<bool> {
         match table {
             Process::NAME => rows(&self.processes, format, out)?,

@@ -74,7 +74,8 @@ pub enum Relation {
 
 /// Merges several profiles, in their order.
 ///
-/// # Errors [`MergeError`] if they differ in program, build or machine.
+/// # Errors
+/// [`MergeError`] if they differ in program, build or machine.
 pub fn merge(profiles: Vec<Profile>, relation: Relation) -> Result<Profile, MergeError> {
     check(&profiles, relation)?;
     let slot_ns = profiles.iter().map(|profile| profile.slot_ns).max().unwrap_or(0);

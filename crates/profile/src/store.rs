@@ -118,7 +118,8 @@ struct FileInfo {
 
 /// Writes a profile to `folder`, replacing an earlier profile there; anything else is refused.
 ///
-/// # Errors [`ProfileError`]. The contents of `folder` are then unchanged.
+/// # Errors
+/// [`ProfileError`]. The contents of `folder` are then unchanged.
 pub fn write(profile: &Profile, folder: &Path) -> Result<(), ProfileError> {
     check(profile).map_err(ProfileError::Inconsistent)?;
     let files = files(profile)?;
@@ -149,8 +150,9 @@ pub fn write(profile: &Profile, folder: &Path) -> Result<(), ProfileError> {
 /// Whether a profile can be written to `folder`: the path is free or has a profile of any version,
 /// and folders can be created next to it.
 ///
-/// # Errors [`ProfileError::Occupied`] if the path is something else, [`ProfileError::Io`] if the
-/// system refuses.
+/// # Errors
+/// [`ProfileError::Occupied`] if the path is something else, [`ProfileError::Io`] if the system
+/// refuses.
 pub fn vacant(folder: &Path) -> Result<(), ProfileError> {
     match std::fs::symlink_metadata(folder) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
@@ -163,7 +165,8 @@ pub fn vacant(folder: &Path) -> Result<(), ProfileError> {
 
 /// Reads the profile in `folder`.
 ///
-/// # Errors [`ProfileError`]; an invalid folder is refused as a whole.
+/// # Errors
+/// [`ProfileError`]; an invalid folder is refused as a whole.
 pub fn read(folder: &Path) -> Result<Profile, ProfileError> {
     let (head, text) = head(folder)?;
     if head.version != FORMAT_VERSION {
@@ -196,7 +199,8 @@ pub fn forge(profile: &Profile) -> BTreeMap<String, Vec<u8>> {
 
 /// The profile in files, ignoring their checksums, which no fuzzer could guess.
 ///
-/// # Errors As with [`read`]: the file, and what is wrong in it.
+/// # Errors
+/// As with [`read`]: the file, and what is wrong in it.
 #[cfg(feature = "forge")]
 pub fn read_forged(files: BTreeMap<String, Vec<u8>>) -> Result<Profile, (String, String)> {
     let wrong = |what: String| (MANIFEST.to_owned(), what);

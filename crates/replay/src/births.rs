@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 use tiercel_machine::NodeId;
 use tiercel_machine::number::signed;
-use tiercel_policy::BirthPlan;
+use tiercel_policy::BirthBudget;
 use tiercel_wire::Record;
 use tiercel_wire::layout::OS_PAGE_BYTES;
 
@@ -49,11 +49,11 @@ impl Births {
         }
     }
 
-    /// Carries out a birth plan.
-    pub fn apply(&mut self, plan: &BirthPlan, fast: NodeId) {
-        let of_fast = plan.tiers.iter().find(|(nodes, _)| nodes.contains(&fast));
+    /// Sets what births of a process may take.
+    pub fn apply(&mut self, budget: &BirthBudget, fast: NodeId) {
+        let of_fast = budget.tiers.iter().find(|(nodes, _)| nodes.contains(&fast));
         let bytes = of_fast.map_or(0, |(_, bytes)| *bytes);
-        self.left.insert(plan.pid, signed(bytes));
+        self.left.insert(budget.pid, signed(bytes));
     }
 
     /// Binds the memory of a record; the record as the runtime writes it.
@@ -158,7 +158,7 @@ mod tests {
             (Births::default(), Memory::new(1 << 14, 1 << 14, FirstTouch::Fast));
         births.welcome(&[1, 2], 8 * MIB);
         let tiers = vec![(vec![NodeId(0)], 0), (vec![NodeId(1)], u64::MAX)];
-        births.apply(&BirthPlan { pid: 2, tiers, small_tier: 1 }, NodeId(0));
+        births.apply(&BirthBudget { pid: 2, tiers, small_tier: 1 }, NodeId(0));
         let one = births.follow(1, born(BASE, 4 * MIB), &mut memory);
         let two = births.follow(2, born(BASE + 4 * MIB, MIB), &mut memory);
         assert_eq!([arena_of(&one), arena_of(&two)], [Some(FAST_ARENA), Some(SLOW_ARENA)]);

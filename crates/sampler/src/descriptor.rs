@@ -6,9 +6,11 @@ use std::os::fd::{FromRawFd, OwnedFd};
 
 /// Takes ownership of the descriptor that a system call returned.
 ///
-/// # Safety The call creates a new descriptor, and nothing else owns it.
+/// # Safety
+/// The call creates a new descriptor, and nothing else owns it.
 ///
-/// # Errors The kernel's error, if the call returned no descriptor.
+/// # Errors
+/// The kernel's error, if the call returned no descriptor.
 pub unsafe fn owned(answer: libc::c_long) -> io::Result<OwnedFd> {
     match i32::try_from(answer) {
         // SAFETY: guaranteed by the caller.

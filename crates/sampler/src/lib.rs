@@ -49,7 +49,7 @@ pub trait Sampler: Send {
     /// How it observes; the daemon treats it accordingly.
     fn method(&self) -> Method;
 
-    /// Its name as the user types it: `emulator`, `perf`, `bpf`, `probe`.
+    /// Its name as the user types it.
     fn name(&self) -> &'static str {
         self.kind().name()
     }
@@ -57,8 +57,9 @@ pub trait Sampler: Send {
     /// Begins to observe a process and all its threads, present and future. Forked processes are
     /// attached separately. Attaching twice is the same as once.
     ///
-    /// # Errors [`SamplerError::Vanished`] when the process is gone, [`SamplerError::Permission`]
-    /// and [`SamplerError::Limit`] as they are described; after an error nothing stays attached.
+    /// # Errors
+    /// [`SamplerError::Vanished`] when the process is gone, [`SamplerError::Permission`] and
+    /// [`SamplerError::Limit`] as they are described; after an error nothing stays attached.
     fn attach(&mut self, pid: u32) -> Result<(), SamplerError>;
 
     /// Takes a descriptor that the hosted process passes for its own observation. Samplers that

@@ -11,7 +11,8 @@ const ORDER: [Kind; 4] = [Kind::Emulator, Kind::Perf, Kind::Bpf, Kind::Probe];
 
 /// Opens a sampler.
 ///
-/// # Errors The reason why this kind does not work here; for [`Kind::Auto`], why none does.
+/// # Errors
+/// The reason why this kind does not work here; for [`Kind::Auto`], why none does.
 pub fn open(kind: Kind, config: &Config) -> Result<Box<dyn Sampler>, SamplerError> {
     hint::restore();
     match kind {

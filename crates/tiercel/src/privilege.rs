@@ -62,10 +62,10 @@ impl Privilege {
     pub fn mover(&mut self, asks: bool) -> io::Result<Box<dyn Mover + Send>> {
         Ok(match (self, asks) {
             (Privilege::Own, false) => Box::new(KernelMover::new()),
-            (Privilege::Own, true) => Box::new(KernelMover::new().with_remote_movers()),
+            (Privilege::Own, true) => Box::new(KernelMover::new().with_self_movers()),
             (Privilege::Brokered(broker, _), false) => Box::new(brokered(broker)?),
             (Privilege::Brokered(broker, _), true) => {
-                Box::new(brokered(broker)?.with_remote_movers())
+                Box::new(brokered(broker)?.with_self_movers())
             }
         })
     }

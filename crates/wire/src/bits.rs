@@ -33,14 +33,16 @@ pub(crate) const fn index(number: u64) -> usize {
 
 /// An index or a limit of a session as its 32 bits.
 ///
-/// # Panics From 2^32 on; every limit of the layout is below.
+/// # Panics
+/// From 2^32 on; every limit of the layout is below.
 pub(crate) fn half(index: usize) -> u32 {
     u32::try_from(index).expect("limits of the layout are below 2^32")
 }
 
 /// A length within an entry as its byte.
 ///
-/// # Panics From 256 on; callers truncate to less.
+/// # Panics
+/// From 256 on; callers truncate to less.
 pub(crate) fn byte(length: usize) -> u8 {
     u8::try_from(length).expect("texts of entries are shorter than 256 bytes")
 }

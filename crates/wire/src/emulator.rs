@@ -213,7 +213,8 @@ pub struct Area {
 impl Area {
     /// Maps the area; the caller knows that the file has [`AREA_BYTES`] and does not shrink.
     ///
-    /// # Errors The kernel's error.
+    /// # Errors
+    /// The kernel's error.
     pub fn map(fd: impl AsFd) -> io::Result<Area> {
         Ok(Area { map: Mapping::new(fd, 0, AREA_BYTES)? })
     }
@@ -229,7 +230,8 @@ impl Area {
 
     /// The sampler: checks that an emulator published the area. Returns the number of rings.
     ///
-    /// # Errors What is wrong with the area.
+    /// # Errors
+    /// What is wrong with the area.
     pub fn check(&self) -> Result<usize, AreaError> {
         if self.map.word(MAGIC_AT).load(Ordering::Acquire) != MAGIC {
             return Err(AreaError::Magic);
@@ -325,7 +327,8 @@ impl Area {
 
     /// The sampler: takes the area over from `before`, or returns its current owner.
     ///
-    /// # Errors The owner, if it is no longer `before`.
+    /// # Errors
+    /// The owner, if it is no longer `before`.
     pub fn take(&self, before: u64, owner: u64) -> Result<(), u64> {
         let word = self.map.word(OWNER_AT);
         let taken = word.compare_exchange(before, owner, Ordering::AcqRel, Ordering::Acquire);

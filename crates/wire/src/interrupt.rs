@@ -26,7 +26,8 @@ impl ThreadId {
     /// Ends its wait. The thread must not have ended: its number may belong to another thread by
     /// now, which would be interrupted for no reason.
     ///
-    /// # Errors If there is no such thread.
+    /// # Errors
+    /// If there is no such thread.
     pub fn interrupt(self) -> Result<(), Errno> {
         let process = rustix::process::getpid().as_raw_nonzero().get();
         let thread = self.0.as_raw_nonzero().get();

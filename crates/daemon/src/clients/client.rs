@@ -5,12 +5,12 @@
 use super::client_uses::ClientUses;
 use super::heads::Heads;
 use super::layouts::Layouts;
-use super::shares::Shares;
-use super::sites::Present;
+use super::shares::SharedMappings;
+use super::sites::ClientSites;
 use super::statics::{Born, Part, Statics};
 use super::turns::Served;
 use crate::net::arrival::Arrival;
-use crate::quota::Share;
+use crate::quota::Allowance;
 use crate::schedule::pause_ms;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -109,29 +109,13 @@ pub struct Client {
 
 impl Client {
     /// A client from its hello; the ledger knows its process.
-    pub fn new(arrival: Arrival, number: u32, share: Share, now_ms: u64) -> Client {
+    pub fn new(arrival: Arrival, number: u32, allowance: Allowance, now_ms: u64) -> Client {
+        let Arrival { peer, session, stated_pid, .. } = arrival;
         Client {
-            number,
-            pid: arrival.peer.pid(),
-            stated_pid: arrival.stated_pid,
-            program: program_name(&arrival.peer),
-            session: arrival.session,
-            user: arrival.peer.uid(),
-            peer: Arc::new(arrival.peer),
-            since_ms: now_ms,
-            uses: ClientUses::new(share),
-            heads: Heads::default(),
-            statics: Statics::default(),
-            unshared: None,
+            stated_pid,
             scan: Some(Scan { is_first: true, ..Scan::default() }),
             counts_late_births: true,
-            is_drained: false,
-            last_records: None,
-            records: 0,
-            lost: 0,
-            resyncs: 0,
-            resync_due_ms: None,
-            next_resync_ms: 0,
+            ..Client::adopted(peer, session, number, allowance, now_ms)
         }
     }
 
@@ -140,7 +124,7 @@ impl Client {
         peer: Peer,
         session: Session,
         number: u32,
-        share: Share,
+        allowance: Allowance,
         now_ms: u64,
     ) -> Client {
         Client {
@@ -152,7 +136,7 @@ impl Client {
             user: peer.uid(),
             peer: Arc::new(peer),
             since_ms: now_ms,
-            uses: ClientUses::new(share),
+            uses: ClientUses::new(allowance),
             heads: Heads::default(),
             statics: Statics::default(),
             unshared: None,
@@ -180,10 +164,10 @@ impl Client {
     }
 
     /// What its sites did, for tables.
-    pub fn present(&mut self, ledger: &Ledger) -> Present<'_> {
+    pub fn present(&mut self, ledger: &Ledger) -> ClientSites<'_> {
         self.uses.learn_all(&self.session);
         let peak_bytes = ledger.tracked_bytes(self.pid).map_or(0, |(_, peak)| peak);
-        Present { uid: self.peer.uid(), program: &self.program, uses: &self.uses, peak_bytes }
+        ClientSites { uid: self.peer.uid(), program: &self.program, uses: &self.uses, peak_bytes }
     }
 
     /// Bytes of its live objects.
@@ -195,7 +179,7 @@ impl Client {
     /// so many units. All records of before the timeline's moment are settled when none is left.
     pub(super) fn serve(
         &mut self,
-        (ledger, shares): (&mut Ledger, &mut Shares),
+        (ledger, shares): (&mut Ledger, &mut SharedMappings),
         buffer: &mut Vec<Record>,
         timeline: &Timeline,
         units: usize,
@@ -229,7 +213,7 @@ impl Client {
     fn scan_on(
         &mut self,
         scan: Scan,
-        (ledger, shares): (&mut Ledger, &mut Shares),
+        (ledger, shares): (&mut Ledger, &mut SharedMappings),
         units: usize,
         timeline: &Timeline,
     ) -> usize {
@@ -269,7 +253,7 @@ impl Client {
     /// whose life ended.
     fn drain(
         &mut self,
-        (ledger, shares): (&mut Ledger, &mut Shares),
+        (ledger, shares): (&mut Ledger, &mut SharedMappings),
         buffer: &mut Vec<Record>,
         now_ms: u64,
         max: usize,
@@ -339,7 +323,7 @@ impl Client {
     // ---- Shared memory -------------------------------------------------------------------------
 
     /// The object that was born last shows memory of a name: it is in the ledger once.
-    fn share(&mut self, of: u64, share: u64, (ledger, shares): (&mut Ledger, &mut Shares)) {
+    fn share(&mut self, of: u64, share: u64, (ledger, shares): (&mut Ledger, &mut SharedMappings)) {
         let is_it = |record: &Record| matches!(record, Record::Born { addr, .. } if *addr == of);
         let Some(record) = self.unshared.take_if(|record| is_it(record)) else { return };
         let Record::Born { addr, bytes, site, version, arena, flags, .. } = record else { return };
@@ -353,7 +337,7 @@ impl Client {
     }
 
     /// Mappings in a range are gone, in part or as a whole.
-    fn unmapped(&self, range: Range<u64>, (ledger, shares): (&mut Ledger, &mut Shares)) {
+    fn unmapped(&self, range: Range<u64>, (ledger, shares): (&mut Ledger, &mut SharedMappings)) {
         let heirs = shares.gone(self.pid, range);
         heirs.iter().for_each(|(heir, object)| ledger.inherit_object(*heir, object));
     }
@@ -362,7 +346,7 @@ impl Client {
     fn without_views(
         &mut self,
         table: &TableSlice,
-        (ledger, shares): (&mut Ledger, &mut Shares),
+        (ledger, shares): (&mut Ledger, &mut SharedMappings),
     ) -> Vec<ObjectSnapshot> {
         let names: HashMap<u64, u64> = table.shares.iter().copied().collect();
         let is_there = |addr: u64| names.contains_key(&addr);

@@ -6,7 +6,7 @@ use super::live::LiveUse;
 use super::origin::Origins;
 use super::sharers::{Shared, Sharer, most_sharing};
 use super::site_use::{Fits, USE_BYTES, Use};
-use crate::quota::Share;
+use crate::quota::Allowance;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub(super) const UNKNOWN_SITE: u64 = 0;
 /// is counted as the unknown site's.
 #[derive(Debug)]
 pub struct ClientUses {
-    share: Share,
+    allowance: Allowance,
     /// What was taken of the share.
     taken_bytes: usize,
     uses: HashMap<u32, Use>,
@@ -53,9 +53,9 @@ struct Known {
 
 impl ClientUses {
     /// Of a client that has used nothing yet.
-    pub(crate) fn new(share: Share) -> ClientUses {
+    pub(crate) fn new(allowance: Allowance) -> ClientUses {
         ClientUses {
-            share,
+            allowance,
             taken_bytes: 0,
             uses: HashMap::new(),
             known: HashMap::new(),
@@ -78,7 +78,7 @@ impl ClientUses {
 
     /// Charges its user's share of memory; whether there is room.
     pub(super) fn charge_quota(&mut self, bytes: usize) -> bool {
-        let is_taken = self.share.take(bytes);
+        let is_taken = self.allowance.take(bytes);
         self.taken_bytes += if is_taken { bytes } else { 0 };
         is_taken
     }
@@ -282,7 +282,7 @@ impl ClientUses {
 
 impl Drop for ClientUses {
     fn drop(&mut self) {
-        self.share.give_back(self.taken_bytes);
+        self.allowance.give_back(self.taken_bytes);
     }
 }
 
@@ -304,7 +304,7 @@ mod tests {
 
     #[test]
     fn a_fit_outlives_objects_that_die_one_by_one() {
-        let mut uses = ClientUses::new(Account::new(1 << 20, 1 << 20).share());
+        let mut uses = ClientUses::new(Account::new(1 << 20, 1 << 20).allowance());
         for (of_bytes, expect) in [(64, 64), (40, 40), (10, 40), (0, 40), (80, 80)] {
             uses.use_of(1);
             uses.set_fits([(1, Fits { of_bytes, ..Fits::default() })].into_iter());

@@ -34,16 +34,16 @@ impl Parents {
     pub(crate) fn left(&mut self, user: u32, stated_pid: u32, pid: u32, now: Instant) {
         self.0.retain(|one| now - one.left < KEPT_FOR && one.pid != pid);
         let of_user = self.0.iter().filter(|one| one.user == user).count();
-        let is_full = self.0.len() >= KEPT_MAX;
-        if of_user >= KEPT_OF_USER_MAX || is_full {
-            let oldest = self.0.iter().position(|one| is_full || one.user == user);
+        let has_its_share = of_user >= KEPT_OF_USER_MAX;
+        if has_its_share || self.0.len() >= KEPT_MAX {
+            let oldest = self.0.iter().position(|one| !has_its_share || one.user == user);
             oldest.map(|at| self.0.remove(at));
         }
         self.0.push_back(Parent { user, stated_pid, pid, left: now });
     }
 
-    /// The process of a user that had a number as it saw itself, if it is one: in several pid
-    /// namespaces it may be several. `is_there`: whether another one has a number by now.
+    /// The process of a user that had a number as it saw itself; `None` if processes in different
+    /// pid namespaces share that number. `is_there`: whether another one has a number by now.
     pub(crate) fn find(
         &self,
         user: u32,
@@ -96,5 +96,19 @@ mod tests {
         assert_eq!(parents.find(1001, 8, now, NONE), Some(80));
         assert_eq!(parents.find(1000, 9_999, now, NONE), Some(109_999));
         assert_eq!(parents.0.len(), KEPT_OF_USER_MAX + 1);
+    }
+
+    #[test]
+    fn of_a_full_table_a_user_with_its_share_takes_no_more() {
+        let (mut parents, now) = (Parents::default(), Instant::now());
+        let users = u32::try_from(KEPT_MAX / KEPT_OF_USER_MAX).unwrap();
+        for user in 0..users {
+            let pids = (0..256).map(|nth| user * 1000 + nth);
+            pids.for_each(|pid| parents.left(user, pid, pid, now));
+        }
+        assert_eq!(parents.0.len(), KEPT_MAX);
+        (0..256).for_each(|nth| parents.left(users - 1, nth, 900_000 + nth, now));
+        let of_first = parents.0.iter().filter(|one| one.user == 0).count();
+        assert_eq!((of_first, parents.0.len()), (KEPT_OF_USER_MAX, KEPT_MAX));
     }
 }

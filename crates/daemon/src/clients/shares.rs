@@ -32,7 +32,7 @@ struct Mapping {
 
 /// The mappings of all processes that may show the same as others.
 #[derive(Debug, Default)]
-pub(crate) struct Shares {
+pub(crate) struct SharedMappings {
     /// By process and address.
     mappings: BTreeMap<Place, Mapping>,
     /// Mappings of each name; the first is the owner.
@@ -40,7 +40,7 @@ pub(crate) struct Shares {
     of_user: HashMap<u32, usize>,
 }
 
-impl Shares {
+impl SharedMappings {
     /// A mapping was born. False: what it shows is in the ledger already.
     pub(crate) fn born(&mut self, uid: u32, pid: u32, share: u64, object: ObjectSnapshot) -> bool {
         let (name, place) = ((uid, share), (pid, object.addr));
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn memory_is_in_the_ledger_once_until_its_last_mapping_is_gone() {
-        let mut shares = Shares::default();
+        let mut shares = SharedMappings::default();
         assert!(shares.born(0, 1, 7, object(0x1000, 0x4000, 1)));
         assert!(!shares.born(0, 2, 7, object(0x8000, 0x4000, 1)));
         assert!(!shares.born(0, 1, 7, object(0x10_000, 0x1000, 2)), "twice in one process");
@@ -177,7 +177,7 @@ mod tests {
         fn each_name_has_one_owner(
             steps in proptest::collection::vec((0u32..4, 0u64..6, 0u64..3, any::<bool>()), 0..60),
         ) {
-            let mut shares = Shares::default();
+            let mut shares = SharedMappings::default();
             let mut in_ledger: BTreeMap<Place, u64> = BTreeMap::new();
             for (nth, (pid, page, name, is_birth)) in steps.into_iter().enumerate() {
                 let addr = page << 12;

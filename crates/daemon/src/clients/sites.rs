@@ -6,7 +6,7 @@ use super::client_uses::{ClientUses, FRAME_BYTES, UNKNOWN_SITE, add_bytes};
 use super::origin::Origin;
 use super::sharers::Shared;
 use super::site_use::{Fits, USE_BYTES, Use};
-use crate::quota::{Account, Share};
+use crate::quota::{Account, Allowance};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -43,7 +43,7 @@ pub struct SiteRow {
 
 /// A client and what its sites did.
 #[derive(Clone, Copy)]
-pub struct Present<'a> {
+pub struct ClientSites<'a> {
     /// Whose process it is.
     pub uid: u32,
     /// Name of its program.
@@ -61,7 +61,7 @@ pub struct Present<'a> {
 pub struct Sites {
     left: HashMap<SiteKey, SiteRow>,
     memory: Account,
-    shares: HashMap<u32, Share>,
+    shares: HashMap<u32, Allowance>,
 }
 
 impl Sites {
@@ -72,16 +72,16 @@ impl Sites {
 
     /// Keeps what a leaving client's sites did. Its objects are dead, and processes that come after
     /// it use the same memory again: peaks of departed clients are not added up.
-    pub fn keep(&mut self, who: &Present<'_>) {
+    pub fn keep(&mut self, client: &ClientSites<'_>) {
         let mut gone = HashMap::new();
-        merge_client(&mut gone, who);
+        merge_client(&mut gone, client);
         for row in gone.values_mut() {
             row.used.live_bytes = 0;
             row.used.heat = 0.0;
             row.used.nodes.clear();
             row.used.fits = Fits::default();
         }
-        let share = self.shares.entry(who.uid).or_insert_with(|| self.memory.share());
+        let share = self.shares.entry(client.uid).or_insert_with(|| self.memory.allowance());
         merge_later(&mut self.left, gone, |row| {
             share.take(USE_BYTES + row.frames.len() * FRAME_BYTES)
         });
@@ -99,12 +99,12 @@ impl Sites {
     /// All sites; those that deserve `fast_bytes` most are marked.
     pub fn rows<'a>(
         &self,
-        present: impl Iterator<Item = Present<'a>>,
+        present: impl Iterator<Item = ClientSites<'a>>,
         fast_bytes: u64,
     ) -> Vec<SiteRow> {
         let mut here = HashMap::new();
-        for who in present {
-            merge_client(&mut here, &who);
+        for client in present {
+            merge_client(&mut here, &client);
         }
         let mut rows = self.left.clone();
         merge_later(&mut rows, here, |_| true);
@@ -152,31 +152,31 @@ fn mark_deserving(rows: &mut [SiteRow], fast_bytes: u64) {
 }
 
 /// Adds what a client's sites did to what those of other present clients did.
-fn merge_client(rows: &mut HashMap<SiteKey, SiteRow>, who: &Present<'_>) {
-    for (number, used) in who.uses.by_site() {
-        let known = who.uses.site(number);
+fn merge_client(rows: &mut HashMap<SiteKey, SiteRow>, client: &ClientSites<'_>) {
+    for (number, used) in client.uses.by_site() {
+        let known = client.uses.site(number);
         let hash = known.map_or(UNKNOWN_SITE, |(hash, _)| hash);
-        let row = rows.entry((who.uid, hash)).or_insert_with(|| SiteRow {
+        let row = rows.entry((client.uid, hash)).or_insert_with(|| SiteRow {
             hash,
-            uid: who.uid,
-            program: who.program.to_owned(),
+            uid: client.uid,
+            program: client.program.to_owned(),
             frames: known.map(|(_, frames)| Arc::clone(frames)).unwrap_or_default(),
-            origin: who.uses.origins.of(number),
+            origin: client.uses.origins.of(number),
             ..SiteRow::default()
         });
         if number == 0 && used.blocks {
-            row.shared.absorb(&who.uses.shared());
+            row.shared.absorb(&client.uses.shared());
         }
         row.used.absorb(used);
         if used.peak_bytes == 0 {
             // No scan while it lived: at most what was born, at most all that the process had.
-            row.used.peak_bytes += used.born_bytes.min(who.peak_bytes);
+            row.used.peak_bytes += used.born_bytes.min(client.peak_bytes);
         }
     }
 }
 
-/// Merges rows of clients that came later. Those that there is no room for become their user's
-/// unknown site.
+/// Merges rows of clients that came later. Rows that do not fit are merged into the unknown site of
+/// their user.
 fn merge_later(
     rows: &mut HashMap<SiteKey, SiteRow>,
     later: HashMap<SiteKey, SiteRow>,
@@ -241,9 +241,9 @@ mod tests {
     }
 
     /// What a client did that used so many sites, with the hashes from `first` on.
-    fn uses(share: Share, first: u64, count: u32) -> ClientUses {
+    fn uses(allowance: Allowance, first: u64, count: u32) -> ClientUses {
         let session = SessionBuilder::new().build().unwrap();
-        let mut uses = ClientUses::new(share);
+        let mut uses = ClientUses::new(allowance);
         for number in 1..=count {
             let frames = vec![WireFrame { module: None, offset: number.into() }; 30];
             session
@@ -258,16 +258,16 @@ mod tests {
         uses
     }
 
-    fn present(uid: u32, uses: &ClientUses) -> Present<'_> {
-        Present { uid, program: "p", uses, peak_bytes: 0 }
+    fn present(uid: u32, uses: &ClientUses) -> ClientSites<'_> {
+        ClientSites { uid, program: "p", uses, peak_bytes: 0 }
     }
 
     #[test]
     fn sites_of_one_user_are_bounded_in_bytes_and_change_nothing_of_another() {
         let (there, gone) = (Account::new(400_000, 100_000), Account::new(400_000, 100_000));
         let mut sites = Sites::new(gone);
-        let honest = uses(there.share(), 0, 10);
-        let hostile = there.share();
+        let honest = uses(there.allowance(), 0, 10);
+        let hostile = there.allowance();
         // Many sites, some of them with the hashes of the other user's.
         let all: Vec<ClientUses> = (0..20).map(|nth| uses(hostile.clone(), nth * 5, 100)).collect();
         let used: usize = all.iter().map(ClientUses::len).sum();

@@ -330,7 +330,7 @@ mod tests {
 
     #[test]
     fn a_small_segment_stays_whole_until_a_sample_hits_it() {
-        let mut uses = ClientUses::new(Account::new(1 << 20, 1 << 20).share());
+        let mut uses = ClientUses::new(Account::new(1 << 20, 1 << 20).allowance());
         let (mut statics, session) = (Statics::default(), session());
         let symbols = || Some(vec![symbol(0x5000, 0x2000, "table")].into());
         statics.born(born(16), &session, &mut uses);
@@ -343,7 +343,7 @@ mod tests {
 
     #[test]
     fn a_segment_falls_into_its_symbols_when_they_are_known() {
-        let mut uses = ClientUses::new(Account::new(1 << 20, 1 << 20).share());
+        let mut uses = ClientUses::new(Account::new(1 << 20, 1 << 20).allowance());
         let (mut statics, session) = (Statics::default(), session());
         assert_eq!(statics.born(born(32), &session, &mut uses), None, "not known yet");
         assert!(statics.is_waiting() && statics.awaits(0x10_8000) && !statics.awaits(0x12_0000));
@@ -376,7 +376,7 @@ mod tests {
             pages in 32u64..96,
             symbols in proptest::collection::vec((0u64..80 << 12, 1u64..20 << 12), 0..12),
         ) {
-            let mut uses = ClientUses::new(Account::new(1 << 20, 1 << 20).share());
+            let mut uses = ClientUses::new(Account::new(1 << 20, 1 << 20).allowance());
             let (mut statics, session) = (Statics::default(), session());
             statics.born(born(pages), &session, &mut uses);
             let mut all: Vec<DataSymbol> =

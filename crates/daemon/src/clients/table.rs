@@ -5,13 +5,13 @@
 use super::client::Client;
 use super::layouts::Layouts;
 use super::parents::Parents;
-use super::shares::Shares;
+use super::shares::SharedMappings;
 use super::sites::{SiteRow, Sites};
 use super::turns::{Served, Turns};
 use crate::moves::queue::MoveQueue;
 use crate::net::arrival::Arrival;
 use crate::observe::recording::Recording;
-use crate::quota::{Account, Quota, Share};
+use crate::quota::{Account, Allowance, Quota};
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
 use tiercel_ledger::Ledger;
@@ -31,11 +31,11 @@ pub(crate) struct Clients {
     parents: Parents,
     /// Memory for the sites of those that are there, and of each of their users.
     sites: Account,
-    shares: HashMap<u32, Share>,
+    site_allowances: HashMap<u32, Allowance>,
     /// Symbols of static data.
     layouts: Layouts,
     /// Memory that several mappings show.
-    pub(crate) shared: Shares,
+    pub(crate) shared: SharedMappings,
     /// Records of one client on their way to the ledger.
     records: Vec<Record>,
     /// What samples said of all sites, those of departed clients included.
@@ -71,9 +71,9 @@ impl Clients {
             departed: Sites::new(quota.site_account()),
             parents: Parents::default(),
             sites: quota.site_account(),
-            shares: HashMap::new(),
+            site_allowances: HashMap::new(),
             layouts: Layouts::new(symbols.clone()),
-            shared: Shares::default(),
+            shared: SharedMappings::default(),
             records: Vec::new(),
             evidence: EvidenceOfAll::default(),
         }
@@ -164,14 +164,14 @@ impl Clients {
         self.turns.left(client.user, number);
         self.parents.left(client.user, client.stated_pid, client.pid, Instant::now());
         if self.turns.of_user(client.user) == 0 {
-            self.shares.remove(&client.user);
+            self.site_allowances.remove(&client.user);
         }
         Some(client)
     }
 
     /// What the sites of a user's clients may take, for one more client.
-    pub(crate) fn share(&mut self, uid: u32) -> Share {
-        self.shares.entry(uid).or_insert_with(|| self.sites.share()).clone()
+    pub(crate) fn site_allowance(&mut self, uid: u32) -> Allowance {
+        self.site_allowances.entry(uid).or_insert_with(|| self.sites.allowance()).clone()
     }
 
     /// Whether an access must wait for symbols, by which it is attributed.
@@ -318,7 +318,7 @@ impl Consumers<'_> {
         &mut self,
         client: &mut Client,
         records: &mut Vec<Record>,
-        shares: &mut Shares,
+        shares: &mut SharedMappings,
         timeline: &Timeline,
         units: usize,
     ) -> Served {

@@ -36,7 +36,7 @@ impl Daemon {
         let session = own_session(peer.pid()).filter(|_| self.has_room_for(&peer))?;
         let number = self.tracking.clients.take_number();
         self.sockets.watch_client(number, peer.pidfd()).ok()?;
-        let share = self.tracking.clients.share(peer.uid());
+        let share = self.tracking.clients.site_allowance(peer.uid());
         let client = Client::adopted(peer, session, number, share, now_ms);
         let peer = Arc::clone(&client.peer);
         let age = age.saturating_add(AGE_ERROR);

@@ -148,11 +148,11 @@ impl Work<'_> {
     }
 
     /// Makes what was born in the interval records, so that its end finds few.
-    pub(super) fn record_fresh(&mut self) {
+    pub(super) fn make_rows_of_fresh(&mut self) {
         let born = self.ledger().fresh_objects();
         // As much is born meanwhile as a flood brings: half of the time is its.
         for _ in 0..=FRESH_TIMES * born / PIECE_UNITS {
-            if self.daemon.tracking.ledger.record_some(PIECE_UNITS as u64) == 0 {
+            if self.daemon.tracking.ledger.make_rows(PIECE_UNITS as u64) == 0 {
                 break;
             }
             self.worked(PIECE_UNITS);

@@ -3,4 +3,4 @@
 
 pub(crate) mod log;
 pub(crate) mod queue;
-pub(crate) mod remote;
+pub(crate) mod self_moves;

@@ -7,7 +7,7 @@
 //! when it was submitted, and it learns of births and deaths.
 
 use super::log::MoveLog;
-use super::remote::Refusals;
+use super::self_moves::Refusals;
 use crate::cpu;
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -18,7 +18,7 @@ use tiercel_broker::Peer;
 use tiercel_ledger::Range;
 use tiercel_ledger::movement::{Failure, Move, Outcome};
 use tiercel_machine::NodeId;
-use tiercel_mover::{self as mover, Mover, RemoteMovers, Residency, ResidencyError};
+use tiercel_mover::{self as mover, Mover, Residency, ResidencyError, SelfMovers};
 
 /// Jobs that may wait: a lookup and an execution. More would be decided on stale knowledge.
 const JOBS_MAX: usize = 2;
@@ -102,7 +102,7 @@ enum Worker {
         /// The thread is gone: it panicked.
         has_failed: bool,
         /// Processes that move their own memory; `None`: the mover asks none.
-        remote: Option<RemoteMovers>,
+        self_movers: Option<SelfMovers>,
         /// The processes it may touch.
         peers: Peers,
     },
@@ -195,10 +195,10 @@ impl MoveQueue {
     }
 
     /// Processes that move their own memory; `None`: the mover asks none.
-    pub fn remote(&self) -> Option<&RemoteMovers> {
+    pub fn self_movers(&self) -> Option<&SelfMovers> {
         match &self.worker {
             Worker::Inline { .. } => None,
-            Worker::Thread { remote, .. } => remote.as_ref(),
+            Worker::Thread { self_movers, .. } => self_movers.as_ref(),
         }
     }
 
@@ -235,8 +235,8 @@ impl MoveQueue {
         if let Worker::Thread { peers, .. } = &self.worker {
             peers.lock().unwrap_or_else(PoisonError::into_inner).remove(&pid);
         }
-        if let Some(remote) = self.remote() {
-            remote.left(pid);
+        if let Some(self_movers) = self.self_movers() {
+            self_movers.left(pid);
         }
         if let Worker::Inline { mover, .. } = &mut self.worker {
             mover.gone(pid);
@@ -286,7 +286,7 @@ fn start_thread(mover: Box<dyn Mover + Send>) -> std::io::Result<Worker> {
     let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
     let (jobs, inbox) = sync_channel::<Job>(JOBS_MAX);
     let (outbox, done) = sync_channel::<Completion>(JOBS_MAX);
-    let (eventfd, remote) = (Arc::clone(&wake), mover.remote_movers());
+    let (eventfd, self_movers) = (Arc::clone(&wake), mover.self_movers());
     let peers = Peers::default();
     let known = Arc::clone(&peers);
     std::thread::Builder::new().name("tiercel-mover".into()).spawn(move || {
@@ -300,7 +300,7 @@ fn start_thread(mover: Box<dyn Mover + Send>) -> std::io::Result<Worker> {
             let _ = rustix::io::write(&*eventfd, &1u64.to_ne_bytes());
         }
     })?;
-    Ok(Worker::Thread { jobs, done, wake, pending: 0, has_failed: false, remote, peers })
+    Ok(Worker::Thread { jobs, done, wake, pending: 0, has_failed: false, self_movers, peers })
 }
 
 /// Whether a process attached and is still what attached.

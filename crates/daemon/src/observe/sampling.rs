@@ -167,7 +167,7 @@ impl Sampling {
 
     /// Begins to sample clients whose probation is over, and lets a sampler that watches ranges
     /// know of many new objects. Returns what did not work, for the user.
-    pub(crate) fn observe(
+    pub(crate) fn attach_due(
         &mut self,
         clients: &Clients,
         ledger: &Ledger,

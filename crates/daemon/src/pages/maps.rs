@@ -3,7 +3,8 @@
 
 use tiercel_ledger::regions::Area;
 
-/// Anonymous memory in huge OS pages from which on these are units: half. Chosen, not measured.
+/// Huge OS pages are the units if at least 1 / HUGE_SHARE of the anonymous memory is in them:
+/// half. Chosen, not measured.
 const HUGE_SHARE: u64 = 2;
 
 /// Private mappings that are memory: neither devices, nor hugetlb, nor the kernel's own.

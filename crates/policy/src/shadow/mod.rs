@@ -56,7 +56,7 @@ pub(crate) struct Shadow {
 }
 
 /// What a tick is given.
-pub(crate) struct Turn<'a> {
+pub(crate) struct TickInput<'a> {
     pub(crate) scope: Scope<'a>,
     /// Nanoseconds a byte that comes in or goes.
     pub(crate) up: f64,
@@ -84,9 +84,9 @@ pub(crate) struct Change {
     pub(crate) gain_ns_per_s: f64,
 }
 
-/// What a tick came to.
+/// What a tick found out and asks for.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Outcome {
+pub(crate) struct Step {
     pub(crate) changes: Vec<Change>,
     pub(crate) report: ShadowReport,
     pub(crate) extents: u64,
@@ -104,39 +104,39 @@ impl Shadow {
     }
 
     /// Scores the experts, lets them exchange, and says what the real placement should exchange.
-    pub(crate) fn tick(&mut self, pace: &mut dyn Pace, turn: &Turn) -> Outcome {
+    pub(crate) fn tick(&mut self, pace: &mut dyn Pace, input: &TickInput) -> Step {
         let tick_s = pace.ledger().config().tick_ms as f64 / 1e3;
-        self.age_s += turn.elapsed_s;
-        let mut entries = self.marks.entries(pace, &turn.scope);
-        self.score(&entries, turn, tick_s);
+        self.age_s += input.elapsed_s;
+        let mut entries = self.marks.entries(pace, &input.scope);
+        self.score(&entries, input, tick_s);
         let is_wanted = entries.iter().any(|entry| !entry.is_fast() && entry.new_ns > 0.0);
-        if is_wanted || turn.used > turn.budget {
-            self.sweep(pace, &turn.scope, &mut entries);
+        if is_wanted || input.used > input.budget {
+            self.sweep(pace, &input.scope, &mut entries);
         }
         let factor = self.guard.factor();
         let terms = |experts: &Experts, expert| Terms {
-            up: turn.up,
-            down: turn.down,
+            up: input.up,
+            down: input.down,
             horizon_s: experts.horizon_s(expert, tick_s) * factor,
-            room: turn.room,
-            used: turn.used,
+            room: input.room,
+            used: input.used,
             bank: 0.0,
-            bytes_left: turn.bytes_left,
+            bytes_left: input.bytes_left,
         };
         entries.iter_mut().for_each(|entry| entry.bits_before = entry.bits);
-        let is_forced = turn.acts && turn.used > turn.budget;
+        let is_forced = input.acts && input.used > input.budget;
         for expert in Experts::all().filter(|_| !is_forced) {
             let terms = terms(&self.experts, expert);
             self.experts.exchange(expert, &mut entries, &terms);
             pace.compared(entries.len().min(PIECE_UNITS));
         }
         let (best, lead_ns) = self.experts.best(factor);
-        let bank = self.bank_ns(turn.loss, factor, lead_ns);
+        let bank = self.bank_ns(input.loss, factor, lead_ns);
         let terms = Terms { bank, ..terms(&self.experts, best) };
         let items: Vec<Item> = entries.iter().map(|entry| best.real_item(entry)).collect();
         let order = by_density(&items);
-        let done = match (is_forced, turn.acts) {
-            (true, _) => evict(&items, &order, &Terms { room: turn.budget, ..terms }),
+        let done = match (is_forced, input.acts) {
+            (true, _) => evict(&items, &order, &Terms { room: input.budget, ..terms }),
             (false, true) => exchange(&items, &order, &terms),
             (false, false) => Exchanged::default(),
         };
@@ -146,15 +146,15 @@ impl Shadow {
         }
         self.marks.keep(&entries);
         let report = self.report(best, (lead_ns, bank), factor, entries.len());
-        outcome(&entries, &items, done, report)
+        step(&entries, &items, done, report)
     }
 
-    fn score(&mut self, entries: &[Entry], turn: &Turn, tick_s: f64) {
-        self.experts.score(entries, turn.elapsed_s, tick_s);
+    fn score(&mut self, entries: &[Entry], input: &TickInput, tick_s: f64) {
+        self.experts.score(entries, input.elapsed_s, tick_s);
         let mut progress = Progress {
-            elapsed_ns: turn.elapsed_s * 1e9,
+            elapsed_ns: input.elapsed_s * 1e9,
             mover_ns: std::mem::take(&mut self.moved_ns),
-            instructions: turn.instructions.unwrap_or(0) as f64,
+            instructions: input.instructions.unwrap_or(0) as f64,
             ..Progress::default()
         };
         for entry in entries.iter().filter(|entry| entry.new_ns != 0.0) {
@@ -220,27 +220,26 @@ fn force(done: &Exchanged, entries: &mut [Entry]) {
 }
 
 /// What the real placement exchanges.
-fn outcome(entries: &[Entry], items: &[Item], done: Exchanged, report: ShadowReport) -> Outcome {
+fn step(entries: &[Entry], items: &[Item], done: Exchanged, report: ShadowReport) -> Step {
     let left = [(0, 0), done.unpaid, done.limited];
-    let mut outcome = Outcome { report, left, ..Outcome::default() };
+    let mut step = Step { report, left, ..Step::default() };
     let mut moves = vec![false; items.len()];
     for at in done.chosen {
         moves[at] = true;
-        outcome.changes.push(change(&entries[at], &items[at]));
+        step.changes.push(change(&entries[at], &items[at]));
     }
     for ((entry, item), moves) in entries.iter().zip(items).zip(moves) {
-        outcome.extents += 1;
-        outcome.bytes += entry.footprint;
+        step.extents += 1;
+        step.bytes += entry.footprint;
         if !moves && !item.is_inside && item.rate > 0.0 {
-            outcome.left[0].0 += 1;
-            outcome.left[0].1 += item.bytes - item.there;
+            step.left[0].0 += 1;
+            step.left[0].1 += item.bytes - item.there;
         }
     }
-    let others = outcome.left[1].0 + outcome.left[2].0;
-    let bytes = outcome.left[1].1 + outcome.left[2].1;
-    outcome.left[0] =
-        (outcome.left[0].0.saturating_sub(others), outcome.left[0].1.saturating_sub(bytes));
-    outcome
+    let others = step.left[1].0 + step.left[2].0;
+    let bytes = step.left[1].1 + step.left[2].1;
+    step.left[0] = (step.left[0].0.saturating_sub(others), step.left[0].1.saturating_sub(bytes));
+    step
 }
 
 fn change(entry: &Entry, item: &Item) -> Change {

@@ -29,7 +29,8 @@ pub fn candidates(sys: &Path) -> Vec<PathBuf> {
 
 /// Enables the device and opens its memory.
 ///
-/// # Errors The kernel's error; or the memory's size is not the area's.
+/// # Errors
+/// The kernel's error; or the memory's size is not the area's.
 pub fn open(folder: &Path) -> io::Result<File> {
     let switch = folder.join("enable");
     if fs::read_to_string(&switch)?.trim() == "0" {

@@ -47,7 +47,8 @@ unsafe impl Send for Ring {}
 impl Ring {
     /// Maps the ring of `owner`. `data_bytes` and `aux_bytes` are powers of two; 0: no AUX.
     ///
-    /// # Errors The kernel's error; EPERM means more memory than `perf_event_mlock_kb` allows.
+    /// # Errors
+    /// The kernel's error; EPERM means more memory than `perf_event_mlock_kb` allows.
     pub fn map(
         owner: OwnedFd,
         data_bytes: usize,

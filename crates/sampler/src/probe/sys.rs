@@ -77,9 +77,9 @@ struct Region {
 /// Enables a userfaultfd that a process opened on itself: with asynchronous write protection, which
 /// the kernel resolves, no thread ever waits for the daemon.
 ///
-/// # Errors EINVAL: the kernel is older than 6.7, or the descriptor was enabled before. ENOTTY: it
-/// is not a userfaultfd. An untrusted descriptor may be anything, so its name is checked before any
-/// ioctl.
+/// # Errors
+/// EINVAL: the kernel is older than 6.7, or the descriptor was enabled before. ENOTTY: it is not a
+/// userfaultfd. An untrusted descriptor may be anything, so its name is checked before any ioctl.
 pub fn take_up(uffd: &OwnedFd) -> io::Result<()> {
     let name = std::fs::read_link(format!("/proc/self/fd/{}", uffd.as_raw_fd()))?;
     if name.as_os_str() != "anon_inode:[userfaultfd]" {
@@ -101,7 +101,8 @@ pub fn take_up(uffd: &OwnedFd) -> io::Result<()> {
 /// Makes the kernel keep written bits for a range of the process that opened `uffd`. A mapping is
 /// split where the range begins or ends inside it.
 ///
-/// # Errors The kernel's error; EBUSY when the program tracks the range itself.
+/// # Errors
+/// The kernel's error; EBUSY when the program tracks the range itself.
 pub fn register(uffd: &OwnedFd, range: &Range<u64>) -> io::Result<()> {
     // UFFDIO_REGISTER_MODE_WP of linux/userfaultfd.h.
     const MODE_WP: u64 = 2;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use tiercel_ledger::movement::{Move, Reason};
 use tiercel_machine::NodeId;
-use tiercel_mover::{Errno, Kernel, KernelMover, Mover, Range, RemoteMover};
+use tiercel_mover::{Errno, Kernel, KernelMover, Mover, Range, SelfMover};
 
 const OS_PAGE: u64 = 4096;
 const PID: u32 = 7;
@@ -53,7 +53,7 @@ struct Process {
     asked: Arc<Mutex<Vec<Range>>>,
 }
 
-impl RemoteMover for Process {
+impl SelfMover for Process {
     fn move_own(&mut self, ranges: &[Range], to: NodeId) -> bool {
         self.asked.lock().unwrap().extend(ranges);
         let mut pages = self.pages.lock().unwrap();
@@ -74,9 +74,9 @@ fn check(below: u64, is_liar: bool) -> (Vec<Range>, usize) {
     let pages: Pages = Arc::new(Mutex::new(vec![0, 0, 1, 0, 0, 0, 0, 0]));
     let (by_kernel, asked) = (Arc::default(), Arc::default());
     let kernel = Memory { pages: Arc::clone(&pages), by_kernel: Arc::clone(&by_kernel) };
-    let mut mover = KernelMover::with_kernel(kernel).with_remote_movers();
+    let mut mover = KernelMover::with_kernel(kernel).with_self_movers();
     let process = Process { pages, below, is_liar, asked: Arc::clone(&asked) };
-    mover.remote_movers().unwrap().came(PID, process);
+    mover.self_movers().unwrap().came(PID, process);
     let request = Move {
         pid: PID,
         addr: 0,
@@ -112,10 +112,10 @@ fn a_process_that_lies_is_not_believed() {
 
 #[test]
 fn a_process_that_left_is_not_asked() {
-    let mover = KernelMover::new().with_remote_movers();
-    let remote_movers = mover.remote_movers().unwrap();
+    let mover = KernelMover::new().with_self_movers();
+    let self_movers = mover.self_movers().unwrap();
     let (pages, asked) = (Pages::default(), Arc::default());
-    remote_movers.came(PID, Process { pages, below: 0, is_liar: false, asked: Arc::clone(&asked) });
-    remote_movers.left(PID);
+    self_movers.came(PID, Process { pages, below: 0, is_liar: false, asked: Arc::clone(&asked) });
+    self_movers.left(PID);
     assert_eq!(Arc::strong_count(&asked), 1, "it is forgotten");
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * remote_moves.c: moves that the daemon requests and the program itself executes.
+ * self_moves.c: moves that the daemon requests and the program itself executes.
  * In: requests in the control page. Out: their results, in the session's header. Knows nothing of
  * how vpages move.
  *

@@ -1,5 +1,5 @@
 //! Asks a hosted process to move its own memory, and does not wait for those that never answer.
-//! In: the process's line. Out: a [`RemoteMover`] for the mover's thread. Knows nothing of what is
+//! In: the process's line. Out: a [`SelfMover`] for the mover's thread. Knows nothing of what is
 //! worth moving.
 //!
 //! A process that is stopped or gone is not waited for; one that is there and does not answer,
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tiercel_machine::NodeId;
-use tiercel_mover::{Range, RemoteMover};
+use tiercel_mover::{Range, SelfMover};
 use tiercel_wire::layout::MOVES_MAX;
 use tiercel_wire::{MoveLine, stat};
 
@@ -147,7 +147,7 @@ impl Hosted {
     }
 }
 
-impl RemoteMover for Hosted {
+impl SelfMover for Hosted {
     fn move_own(&mut self, ranges: &[Range], to: NodeId) -> bool {
         if !self.line.is_mover() || self.user.is_silent(Instant::now()) {
             return false;
