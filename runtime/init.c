@@ -81,7 +81,7 @@ static void after_fork_child(void) {
     tcl_heap_after_fork_child();
     tcl_limit_start();
     tcl_session_after_fork_child();
-    /* The life page is wiped already. The child attaches at its first birth, not here: most
+    /* The process page is wiped already. The child attaches at its first birth, not here: most
      * children exec before that, and do not need a session. */
 }
 

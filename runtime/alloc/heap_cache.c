@@ -81,7 +81,7 @@ static pthread_mutex_t pool_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_key_t exit_key;
 static pthread_once_t exit_key_once = PTHREAD_ONCE_INIT;
 
-static inline unsigned class_of(size_t pages) {
+static inline unsigned cache_class(size_t pages) {
     if (pages <= 16)
         return (unsigned)pages - 1;
     return pages <= 32 ? (unsigned)(pages + 1) / 2 + 7 : (unsigned)(pages + 3) / 4 + 15;
@@ -139,7 +139,8 @@ static void update_keep(struct cache *of) {
 
 static inline void push(struct cache *to, unsigned k, unsigned class, struct run *run) {
     struct slot *slot = &to->slots[k][class];
-    tcl_assert_debug(run->state == RUN_CACHED && class_pages[class_of(run->total)] == run->total);
+    tcl_assert_debug(run->state == RUN_CACHED &&
+                     class_pages[cache_class(run->total)] == run->total);
     tcl_assert_debug((slot->head == 0) == (slot->count == 0));
     run->next = slot->head;
     slot->head = (uint32_t)number_of(run);
@@ -351,7 +352,7 @@ void *tcl_run_alloc(size_t bytes, size_t align, bool zero, struct caller caller)
     else if (tcl_unlikely(tcl_frugal) && pages > CLASS_PAGES_MAX)
         run = NULL; /* where memory is accounted, a large object is unmapped when it is freed */
     else if (tcl_likely(pages <= CLASS_PAGES_MAX && aligned == 1))
-        run = take_cached(k, class_of(pages));
+        run = take_cached(k, cache_class(pages));
     else
         run = take_direct(k, pages, aligned, TAKE_ANY);
     if (tcl_unlikely(!run)) {
@@ -405,7 +406,7 @@ void tcl_run_free(void *p) {
     size_t total = run->total;
     struct cache *mine = cache;
     unsigned class;
-    if (total <= CLASS_PAGES_MAX && class_pages[class = class_of(total)] == total &&
+    if (total <= CLASS_PAGES_MAX && class_pages[class = cache_class(total)] == total &&
         (tcl_likely(mine != NULL) || (mine = open_cache())) && total <= mine->keep / 2) {
         unsigned k = tcl_arena_of_page(number);
         struct slot *slot = &mine->slots[k][class];
@@ -511,7 +512,7 @@ static bool resize_in_place(struct run *run, size_t pages) {
 /* A new run for a growing object, with room behind it. */
 static struct run *take_growing(unsigned k, size_t pages) {
     if (pages < GROW_FROM)
-        return take_cached(k, class_of(pages + pages / 4));
+        return take_cached(k, cache_class(pages + pages / 4));
     heap_lock(&tcl_heap_lock);
     return finish_take(k, tcl_pages_take_growing(k, pages, room_to_grow(pages)));
 }

@@ -169,11 +169,11 @@ static void start_once(void) {
     int rights = PROT_READ | PROT_WRITE, flags = MAP_PRIVATE | MAP_ANONYMOUS;
     tcl_offer = mmap(NULL, TCL_OFFER_BYTES, rights, flags, -1, 0);
     MUST(tcl_offer != MAP_FAILED && prepare() && tcl_site_start());
-    know_range();
+    init_once();
     int memfd = make_session();
     MUST(memfd >= 0);
     close(memfd);
-    atomic_store(&tcl_life->epoch, 1);
+    atomic_store(&tcl_process->epoch, 1);
     MUST(tcl_site_republish());
     for (uint32_t site = 1; site <= SITES; site++)
         tables->site[site].hash = site;
@@ -183,9 +183,9 @@ static void start_once(void) {
 static void start_anew(void) {
     start_once();
     now_ms = 1;
-    struct tcl_life *life = tcl_life;
-    *life = (struct tcl_life){.next_try_ms = UINT64_MAX};
-    atomic_store(&life->epoch, 1);
+    struct tcl_process *process = tcl_process;
+    *process = (struct tcl_process){.next_try_ms = UINT64_MAX};
+    atomic_store(&process->epoch, 1);
     atomic_store(&tcl_mode, TCL_MODE_TRACKED);
     memset(tcl_header(), 0, TCL_PAGE);
     memset(tcl_control(), 0, TCL_PAGE);

@@ -13,8 +13,8 @@
 #define PAGES 64u    /* few, so that ranges overlap often */
 #define BASE ((uintptr_t)1 << 40)
 
-static struct tcl_life life = {.epoch = 1};
-struct tcl_life *tcl_life = &life;
+static struct tcl_process process = {.epoch = 1};
+struct tcl_process *tcl_process = &process;
 _Atomic uint32_t tcl_mode = TCL_MODE_TRACKED;
 char *tcl_shared;
 __thread bool tcl_in_fork;

@@ -120,10 +120,10 @@ static void *life(void *number) {
 
 /* Only this test triggers attaches: a reader without a CPU for a second would cause more. */
 static void attach_not_before(uint64_t ms) {
-    while (!tcl_lock(&tcl_life->attach_lock))
+    while (!tcl_lock(&tcl_process->attach_lock))
         ;
-    tcl_life->next_try_ms = ms;
-    tcl_unlock(&tcl_life->attach_lock);
+    tcl_process->next_try_ms = ms;
+    tcl_unlock(&tcl_process->attach_lock);
 }
 
 static _Atomic bool done;

@@ -45,7 +45,7 @@ static _Atomic uint32_t remarks;
 
 _Static_assert(TCL_SOCKET_PATH_MAX == sizeof(daemon_address.sun_path), "a path and its end");
 
-bool tcl_daemon_name(const char *path) {
+bool tcl_set_daemon(const char *path) {
     if (strlen(path) >= sizeof(daemon_address.sun_path))
         return false;
     daemon_address.sun_family = AF_UNIX;
@@ -73,10 +73,10 @@ static bool is_trusted(int socket) {
 static bool connect_daemon(int fd) {
     for (int i = 0; i < INTERRUPTS_MAX; i++) {
         if (!syscall(SYS_connect, fd, &daemon_address, sizeof(daemon_address))) {
-            bool is_one = is_trusted(fd);
-            if (!is_one)
+            bool may_have_it = is_trusted(fd);
+            if (!may_have_it)
                 errno = EPERM;
-            return is_one;
+            return may_have_it;
         }
         if (errno != EINTR)
             return false;
@@ -108,8 +108,8 @@ int tcl_daemon_connect(long wait_ms) {
 
 /* ---- Shared memory --------------------------------------------------------------------------- */
 
-/* Once a process: what all sessions of the process and its children share. */
-static void know_range(void) {
+/* What all sessions of the process and its children share. */
+static void init_once(void) {
     if (total_bytes)
         return;
     tcl_range(&range_base, &range_pages);
@@ -275,7 +275,7 @@ static bool begin(int socket, int memfd, uint32_t parent) {
     tcl_ring_reset();
     if (++epochs == 0)
         epochs = 1; /* 0 means detached */
-    atomic_store_explicit(&tcl_life->epoch, epochs, memory_order_release);
+    atomic_store_explicit(&tcl_process->epoch, epochs, memory_order_release);
     errno = ENOMEM;
     if (!tcl_site_republish() || !tcl_phase_republish() || !tcl_ring_fill())
         return false;
@@ -292,7 +292,7 @@ static bool begin(int socket, int memfd, uint32_t parent) {
 }
 
 enum tcl_step tcl_attach(void) {
-    know_range();
+    init_once();
     /* In a forked child this is still the parent's session. */
     uint32_t parent = tcl_shared ? tcl_header()->pid : 0;
     int socket = tcl_daemon_connect(0);
@@ -304,7 +304,7 @@ enum tcl_step tcl_attach(void) {
         failed = begin(socket, memfd, parent) ? TCL_STEP_NONE : TCL_STEP_HELLO;
     int error = errno;
     if (failed == TCL_STEP_HELLO)
-        atomic_store(&tcl_life->epoch, 0);
+        atomic_store(&tcl_process->epoch, 0);
     if (memfd >= 0)
         syscall(SYS_close, memfd);
     syscall(SYS_close, socket);

@@ -89,7 +89,7 @@ static inline uint64_t decision_key(unsigned class, uint32_t phase, uint32_t gen
 /* ---- The plan -------------------------------------------------------------------------------- */
 
 /* tcl_plan_row.size_class; an OS page has 2^12 bytes. */
-static inline unsigned class_of(size_t bytes) {
+static inline unsigned plan_class(size_t bytes) {
     size_t pages = bytes / TCL_PAGE + (bytes % TCL_PAGE != 0);
     return 12 + (pages <= 1 ? 0 : 64u - (unsigned)__builtin_clzll(pages - 1));
 }
@@ -148,11 +148,11 @@ static uint64_t cached_decision(uint64_t plan, size_t bytes, uint32_t site) {
     if (tcl_unlikely(plan_rows(plan) > TCL_PLAN_ROWS_MAX || site >= TCL_SITES_MAX))
         return decision_of(TCL_PLAN_SHARE_ALL, 0, TCL_ARENA_UNKNOWN);
     uint32_t phase = tcl_phase_now();
-    uint32_t epoch = atomic_load_explicit(&tcl_life->epoch, memory_order_relaxed);
-    uint64_t key = decision_key(class_of(bytes), phase, plan_generation(plan), epoch);
+    uint32_t epoch = atomic_load_explicit(&tcl_process->epoch, memory_order_relaxed);
+    uint64_t key = decision_key(plan_class(bytes), phase, plan_generation(plan), epoch);
     uint64_t known = atomic_load_explicit(&decided[site], memory_order_relaxed);
     if (tcl_unlikely(known >> DECISION_BITS != key)) {
-        struct tcl_plan_row row = read_plan(plan, site, class_of(bytes), tcl_phase_hash(phase));
+        struct tcl_plan_row row = read_plan(plan, site, plan_class(bytes), tcl_phase_hash(phase));
         known = key << DECISION_BITS | decision_of(row.share, row.other, row.arena);
         atomic_store_explicit(&decided[site], known, memory_order_relaxed);
     }
@@ -190,7 +190,7 @@ static void flush_budget_cache(struct tcl_control *control) {
 }
 
 static struct budget_cache *current_budget_cache(void) {
-    uint32_t epoch = atomic_load_explicit(&tcl_life->epoch, memory_order_relaxed);
+    uint32_t epoch = atomic_load_explicit(&tcl_process->epoch, memory_order_relaxed);
     if (tcl_unlikely(budget_cache.epoch != epoch))
         budget_cache = (struct budget_cache){.epoch = epoch};
     return &budget_cache;
@@ -342,7 +342,7 @@ static struct tcl_split planned_split(struct tcl_control *control, uint64_t plan
         bytes < TCL_CUT_BYTES)
         return split;
     struct tcl_plan_row row =
-        read_plan(plan, site, class_of(bytes), tcl_phase_hash(tcl_phase_now()));
+        read_plan(plan, site, plan_class(bytes), tcl_phase_hash(tcl_phase_now()));
     reserve_ranges(control, bytes, &row, &split);
     return split;
 }

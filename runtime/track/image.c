@@ -209,13 +209,13 @@ void tcl_image_thread_gone(void) {
 
 void tcl_image_scan(void) {
     int saved = errno;
-    if (tcl_lock(&tcl_life->image_lock)) {
+    if (tcl_lock(&tcl_process->image_lock)) {
         collect();
         if (is_unreported && tcl_attached())
             report_segments();
         if (tcl_attached())
             report_main_stack();
-        tcl_unlock(&tcl_life->image_lock);
+        tcl_unlock(&tcl_process->image_lock);
     }
     errno = saved;
 }
@@ -248,14 +248,14 @@ TCL_EXPORT int dlclose(void *handle) {
 /* The child may not wait for the loader's lock, which another thread may have: it finds the list.
  */
 void tcl_image_before_fork(void) {
-    fork_holds_image = tcl_tracking() && tcl_lock(&tcl_life->image_lock);
+    fork_holds_image = tcl_tracking() && tcl_lock(&tcl_process->image_lock);
     if (fork_holds_image && !is_collected)
         collect();
 }
 
 void tcl_image_after_fork_parent(void) {
     if (fork_holds_image)
-        tcl_unlock(&tcl_life->image_lock);
+        tcl_unlock(&tcl_process->image_lock);
 }
 
 /* Its stack is that of the thread which forked, and is the first of this process. */

@@ -52,7 +52,7 @@ struct entry {
     struct tcl_head head; /* of an object that is born */
 };
 
-static struct entry *live; /* all of this under tcl_life->map_lock */
+static struct entry *live; /* all of this under tcl_process->map_lock */
 static size_t live_count, live_room;
 static uint32_t free_slots[TCL_MAPS_MAX], free_count, slots_used;
 static _Atomic uint32_t binds; /* roughly: mappings that are bound */
@@ -139,7 +139,7 @@ static void report_resized(struct entry *entry) {
 }
 
 bool tcl_map_fill(void) {
-    if (!tcl_lock(&tcl_life->map_lock))
+    if (!tcl_lock(&tcl_process->map_lock))
         return tcl_attached(); /* each object is reported when it changes */
     free_count = slots_used = 0;
     fills++;
@@ -148,7 +148,7 @@ bool tcl_map_fill(void) {
         if (!enter(&live[i]) && tcl_attached())
             __atomic_fetch_add(&tcl_header()->map_overflows, 1, __ATOMIC_RELAXED);
     }
-    tcl_unlock(&tcl_life->map_lock);
+    tcl_unlock(&tcl_process->map_lock);
     return tcl_attached();
 }
 
@@ -166,7 +166,7 @@ void tcl_map_start(void) {
 
 /* Index of the first entry that ends above addr. */
 static size_t find(uintptr_t addr) {
-    tcl_assert_debug(tcl_is_locked(&tcl_life->map_lock));
+    tcl_assert_debug(tcl_is_locked(&tcl_process->map_lock));
     size_t first = 0, last = live_count;
     while (first < last) {
         size_t middle = first + (last - first) / 2;
@@ -292,7 +292,7 @@ static enum contents contents_of(size_t bytes, int flags) {
 }
 
 static void mapped(struct entry entry, bool is_object) {
-    if (!tcl_lock(&tcl_life->map_lock)) {
+    if (!tcl_lock(&tcl_process->map_lock)) {
         report_missed(entry.addr, entry.bytes);
         return;
     }
@@ -303,7 +303,7 @@ static void mapped(struct entry entry, bool is_object) {
         if (is_object)
             insert(entry, 0);
     }
-    tcl_unlock(&tcl_life->map_lock);
+    tcl_unlock(&tcl_process->map_lock);
 }
 
 void tcl_map_image(uintptr_t addr, size_t bytes, uint32_t site) {
@@ -313,19 +313,19 @@ void tcl_map_image(uintptr_t addr, size_t bytes, uint32_t site) {
                           .slot = NO_SLOT,
                           .arena = TCL_ARENA_UNKNOWN,
                           .is_image = true};
-    if (!tcl_lock(&tcl_life->map_lock)) {
+    if (!tcl_lock(&tcl_process->map_lock)) {
         report_missed(addr, bytes);
         return;
     }
     cut(addr, bytes);
     entry.carve = tcl_next_carve();
     insert(entry, 0);
-    tcl_unlock(&tcl_life->map_lock);
+    tcl_unlock(&tcl_process->map_lock);
 }
 
 /* What the program has mapped there meanwhile stays. */
 void tcl_map_image_gone(uintptr_t addr, size_t bytes) {
-    if (!tcl_lock(&tcl_life->map_lock)) {
+    if (!tcl_lock(&tcl_process->map_lock)) {
         report_missed(addr, bytes);
         return;
     }
@@ -337,21 +337,21 @@ void tcl_map_image_gone(uintptr_t addr, size_t bytes) {
         else
             at++;
     }
-    tcl_unlock(&tcl_life->map_lock);
+    tcl_unlock(&tcl_process->map_lock);
 }
 
 static void unmapped(uintptr_t addr, size_t bytes) {
-    if (!tcl_lock(&tcl_life->map_lock)) {
+    if (!tcl_lock(&tcl_process->map_lock)) {
         report_missed(addr, bytes);
         return;
     }
     cut(addr, bytes);
-    tcl_unlock(&tcl_life->map_lock);
+    tcl_unlock(&tcl_process->map_lock);
 }
 
 /* Before an mremap: takes the object out if the range is one whole object. *fill: see `fills`. */
 static bool take_out(uintptr_t addr, size_t bytes, struct entry *entry, uint32_t *fill) {
-    if (!tcl_lock(&tcl_life->map_lock))
+    if (!tcl_lock(&tcl_process->map_lock))
         return false;
     size_t at = find(addr);
     bool found = at < live_count && live[at].addr == addr && live[at].bytes == bytes;
@@ -361,14 +361,14 @@ static bool take_out(uintptr_t addr, size_t bytes, struct entry *entry, uint32_t
         live_count--;
         memmove(&live[at], &live[at + 1], (live_count - at) * sizeof(*live));
     }
-    tcl_unlock(&tcl_life->map_lock);
+    tcl_unlock(&tcl_process->map_lock);
     return found;
 }
 
 /* After it: the object with its new address and size; after a failure, with the old ones. A session
  * that was attached meanwhile does not have it: there it is born. */
 static void put_back(struct entry entry, uint32_t fill, uintptr_t addr, size_t bytes) {
-    if (!tcl_lock(&tcl_life->map_lock)) {
+    if (!tcl_lock(&tcl_process->map_lock)) {
         report_missed(entry.addr, entry.bytes);
         return;
     }
@@ -395,7 +395,7 @@ static void put_back(struct entry entry, uint32_t fill, uintptr_t addr, size_t b
         else if (bytes != old.bytes)
             report_resized(added);
     }
-    tcl_unlock(&tcl_life->map_lock);
+    tcl_unlock(&tcl_process->map_lock);
 }
 
 /* Binds memory to the arena that birth.c chooses, as for any other birth, and returns the arena.

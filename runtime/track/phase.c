@@ -57,13 +57,13 @@ static bool publish(uint32_t number) {
 }
 
 static void publish_entry(uint32_t number) {
-    tcl_assert_debug(tcl_is_locked(&tcl_life->phase_lock) && number < known_count);
+    tcl_assert_debug(tcl_is_locked(&tcl_process->phase_lock) && number < known_count);
     uint64_t word = (uint64_t)entries << 32 | number;
     __atomic_store_n(&tcl_header()->phase_entered, word, __ATOMIC_RELEASE);
 }
 
 bool tcl_phase_republish(void) {
-    if (!tcl_lock(&tcl_life->phase_lock))
+    if (!tcl_lock(&tcl_process->phase_lock))
         return false;
     bool whole = true;
     for (uint32_t number = 1; whole && number < known_count; number++)
@@ -71,13 +71,13 @@ bool tcl_phase_republish(void) {
     entries = 0;
     if (whole)
         publish_entry(atomic_load_explicit(&current, memory_order_relaxed));
-    tcl_unlock(&tcl_life->phase_lock);
+    tcl_unlock(&tcl_process->phase_lock);
     return whole;
 }
 
 /* NO_PHASE when the table is full. Under phase_lock. */
 static uint32_t find_or_add(const char *name) {
-    tcl_assert_debug(tcl_is_locked(&tcl_life->phase_lock) && known_count <= TCL_PHASES_MAX);
+    tcl_assert_debug(tcl_is_locked(&tcl_process->phase_lock) && known_count <= TCL_PHASES_MAX);
     uint64_t hash = hash_of(name);
     for (uint32_t number = 1; number < known_count; number++)
         if (known[number].hash == hash)
@@ -127,7 +127,7 @@ TCL_EXPORT void tiercel_phase(const char *name) {
         return;
     uint32_t number = NO_PHASE, entry = 0;
     uint64_t hash = 0;
-    if (tcl_lock(&tcl_life->phase_lock)) {
+    if (tcl_lock(&tcl_process->phase_lock)) {
         number = find_or_add(name);
         if (number != NO_PHASE) {
             hash = known[number].hash;
@@ -136,7 +136,7 @@ TCL_EXPORT void tiercel_phase(const char *name) {
             publish_entry(number);
             tcl_note_phase(number);
         }
-        tcl_unlock(&tcl_life->phase_lock);
+        tcl_unlock(&tcl_process->phase_lock);
     }
     if (number == NO_PHASE && tcl_attached())
         __atomic_fetch_add(&tcl_header()->phase_overflows, 1, __ATOMIC_RELAXED);

@@ -152,7 +152,7 @@ static void thread_exits(void *unused) {
     bool held = mine->state == WRITER_READY && atomic_load(&ring_owner[index]) == epoch;
     mine->state = WRITER_RETIRED;
     mine->epoch = UINT32_MAX;
-    if (!held || epoch != atomic_load(&tcl_life->epoch))
+    if (!held || epoch != atomic_load(&tcl_process->epoch))
         return;
     atomic_store_explicit(&ring_saved[index].head, mine->head, memory_order_relaxed);
     atomic_store_explicit(&ring_saved[index].lost, mine->lost, memory_order_relaxed);
@@ -203,7 +203,7 @@ static bool extend_limit(struct ring_writer *mine) {
 /* The thread's writer, ready for one record, or NULL. Sets is_busy; the caller clears it. */
 static inline struct ring_writer *take_writer(void) {
     struct ring_writer *mine = &writer;
-    uint32_t epoch = atomic_load_explicit(&tcl_life->epoch, memory_order_acquire);
+    uint32_t epoch = atomic_load_explicit(&tcl_process->epoch, memory_order_acquire);
     if (tcl_unlikely(!epoch))
         return NULL;
     if (tcl_unlikely(mine->is_busy)) {
@@ -381,7 +381,7 @@ void tcl_ring_check(void) {
     struct ring_writer *mine = &writer;
     if (tcl_unlikely(__atomic_load_n(&tcl_control()->detach, __ATOMIC_RELAXED))) {
         tcl_session_asked_to_detach();
-    } else if (tcl_unlikely(atomic_load_explicit(&tcl_life->is_awaited, memory_order_relaxed))) {
+    } else if (tcl_unlikely(atomic_load_explicit(&tcl_process->is_awaited, memory_order_relaxed))) {
         report_stack(mine);
         tcl_session_await_answer();
     } else if (tcl_unlikely(mine->full_since_ms != 0)) {

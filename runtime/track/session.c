@@ -2,7 +2,8 @@
  *
  * session.c: when a process attaches to the daemon, and when it detaches.
  * In: TIERCEL_SOCKET, the offer; births, forks; a daemon that may start late, stop, stall or send
- * anything. Out: tcl_life, tcl_mode, calls of tcl_attach. Knows nothing of records, sites or heaps.
+ * anything. Out: tcl_process, tcl_mode, calls of tcl_attach. Knows nothing of records, sites or
+ * heaps.
  *
  * A process that hardly allocates is not worth a session: most processes of a build or of a shell
  * script. So a process attaches when it has allocated as much as the offer states, or at a birth
@@ -43,8 +44,8 @@
 #define LOCK_SPINS 64
 #define LOCK_YIELDS 2000
 
-static struct tcl_life no_life;
-struct tcl_life *tcl_life = &no_life;
+static struct tcl_process no_process;
+struct tcl_process *tcl_process = &no_process;
 _Atomic uint32_t tcl_mode;
 _Atomic bool tcl_attach_due;
 
@@ -60,11 +61,11 @@ void tcl_session_start(void) {
     int saved = errno;
     const char *path = secure_getenv(TCL_SOCKET_ENV);
     atomic_store(&tcl_mode, TCL_MODE_ALONE);
-    if (path && *path && !getauxval(AT_SECURE) && tcl_daemon_name(path) && prepare()) {
+    if (path && *path && !getauxval(AT_SECURE) && tcl_set_daemon(path) && prepare()) {
         atomic_store(&tcl_mode, TCL_MODE_TRACKED);
         /* What it begins with counts as allocated: it may never allocate. */
         uint64_t begins_with = tcl_image_program_bytes();
-        atomic_store(&tcl_life->born_bytes, begins_with);
+        atomic_store(&tcl_process->born_bytes, begins_with);
         if (begins_with >= tcl_offer->attach_bytes)
             attach_now();
         if (!tcl_offer->attach_bytes)
@@ -94,58 +95,58 @@ static bool is_final(int error) {
     return error == EPERM || error == EACCES || error == ENOSYS || error == EFBIG;
 }
 
-static void attach_failed(struct tcl_life *life, enum tcl_step step, int error) {
-    if (!life->has_failed)
+static void attach_failed(struct tcl_process *process, enum tcl_step step, int error) {
+    if (!process->has_failed)
         tcl_offer_failed(step, error);
-    life->has_failed = true;
+    process->has_failed = true;
     if (is_final(error))
         atomic_store(&tcl_mode, TCL_MODE_ALONE);
-    else if (life->tries < RETRY_DOUBLINGS)
-        life->tries++;
+    else if (process->tries < RETRY_DOUBLINGS)
+        process->tries++;
 }
 
 /* A process lives from its start, a forked child from its first birth. */
-static uint64_t note_life(struct tcl_life *life, uint64_t now) {
+static uint64_t note_begin(struct tcl_process *process, uint64_t now) {
     uint64_t began = 0;
-    if (!atomic_compare_exchange_strong(&life->began_ms, &began, now))
+    if (!atomic_compare_exchange_strong(&process->began_ms, &began, now))
         return began;
     tcl_offer_count(&tcl_offer->began);
     return now;
 }
 
-static void attach_once(struct tcl_life *life, uint64_t now) {
-    note_life(life, now);
-    if (life->was_attached)
+static void attach_once(struct tcl_process *process, uint64_t now) {
+    note_begin(process, now);
+    if (process->was_attached)
         tcl_offer_reopen(); /* of a daemon that was started since */
-    if (atomic_load(&life->is_awaited) && life->tries < RETRY_DOUBLINGS)
-        life->tries++;
-    life->next_try_ms = now + ((uint64_t)RETRY_MS << life->tries);
+    if (atomic_load(&process->is_awaited) && process->tries < RETRY_DOUBLINGS)
+        process->tries++;
+    process->next_try_ms = now + ((uint64_t)RETRY_MS << process->tries);
     enum tcl_step failed = tcl_attach();
     if (failed) {
-        attach_failed(life, failed, errno);
+        attach_failed(process, failed, errno);
         return;
     }
-    if (!life->was_attached)
+    if (!process->was_attached)
         tcl_offer_count(&tcl_offer->attached);
     tcl_image_scan();
-    life->was_attached = true;
-    life->hello_ms = now;
-    atomic_store(&life->is_awaited, true);
+    process->was_attached = true;
+    process->hello_ms = now;
+    atomic_store(&process->is_awaited, true);
     if (!tcl_is_our_malloc())
         tcl_remark(TCL_REMARK_OWN_MALLOC);
 }
 
 /* A child of vfork shares this memory, and would attach it as its own. */
-static bool is_own_process(struct tcl_life *life) {
+static bool is_own_process(struct tcl_process *process) {
     uint32_t pid = (uint32_t)syscall(SYS_getpid), none = 0;
-    return atomic_compare_exchange_strong(&life->pid, &none, pid) || none == pid;
+    return atomic_compare_exchange_strong(&process->pid, &none, pid) || none == pid;
 }
 
 static void attach_now(void) {
-    struct tcl_life *life = tcl_life;
+    struct tcl_process *process = tcl_process;
     uint32_t free = 0;
     int saved = errno;
-    if (tcl_in_fork || !is_own_process(life)) {
+    if (tcl_in_fork || !is_own_process(process)) {
         errno = saved;
         return;
     }
@@ -153,23 +154,23 @@ static void attach_now(void) {
         tcl_session_detach("no more address space for a session");
     } else if (tcl_has_new_filter()) { /* it may kill for what attaching needs */
         atomic_store(&tcl_mode, TCL_MODE_ALONE);
-    } else if (atomic_compare_exchange_strong(&life->attach_lock, &free, 1)) {
+    } else if (atomic_compare_exchange_strong(&process->attach_lock, &free, 1)) {
         uint64_t now = tcl_now_ms(); /* with the lock held by another thread, that one attaches */
-        if (now >= life->next_try_ms)
-            attach_once(life, now);
-        tcl_unlock(&life->attach_lock);
+        if (now >= process->next_try_ms)
+            attach_once(process, now);
+        tcl_unlock(&process->attach_lock);
     }
     errno = saved;
 }
 
 /* Counts a birth; true when it is time to attach. */
 static bool is_worth_attaching(size_t bytes) {
-    struct tcl_life *life = tcl_life;
-    uint64_t born = atomic_fetch_add_explicit(&life->born_bytes, bytes, memory_order_relaxed);
+    struct tcl_process *process = tcl_process;
+    uint64_t born = atomic_fetch_add_explicit(&process->born_bytes, bytes, memory_order_relaxed);
     if (born + bytes >= tcl_offer->attach_bytes)
         return true;
     uint64_t now = tcl_now_ms();
-    return now - note_life(life, now) >= tcl_offer->attach_ms;
+    return now - note_begin(process, now) >= tcl_offer->attach_ms;
 }
 
 void tcl_session_poll(size_t bytes) {
@@ -220,32 +221,32 @@ void tcl_session_asked_to_detach(void) {
         tcl_session_detach("detach requested by the daemon");
         return;
     }
-    struct tcl_life *life = tcl_life;
+    struct tcl_process *process = tcl_process;
     uint32_t free = 0;
-    if (!atomic_compare_exchange_strong(&life->attach_lock, &free, 1))
+    if (!atomic_compare_exchange_strong(&process->attach_lock, &free, 1))
         return;
-    atomic_store(&life->is_awaited, false);
-    atomic_store(&life->epoch, 0);
-    if (life->tries < RETRY_DOUBLINGS)
-        life->tries++;
-    life->next_try_ms = tcl_now_ms() + ((uint64_t)RETRY_MS << life->tries);
-    tcl_unlock(&life->attach_lock);
+    atomic_store(&process->is_awaited, false);
+    atomic_store(&process->epoch, 0);
+    if (process->tries < RETRY_DOUBLINGS)
+        process->tries++;
+    process->next_try_ms = tcl_now_ms() + ((uint64_t)RETRY_MS << process->tries);
+    tcl_unlock(&process->attach_lock);
 }
 
 void tcl_session_await_answer(void) {
-    struct tcl_life *life = tcl_life;
+    struct tcl_process *process = tcl_process;
     uint32_t answer = __atomic_load_n(&tcl_control()->answer, __ATOMIC_ACQUIRE);
     if (answer == 1 + TCL_OK) {
-        life->tries = 0;
-        atomic_store(&life->is_awaited, false);
-    } else if (!answer && tcl_now_ms() - life->hello_ms > ANSWER_MS) {
+        process->tries = 0;
+        atomic_store(&process->is_awaited, false);
+    } else if (!answer && tcl_now_ms() - process->hello_ms > ANSWER_MS) {
         tcl_session_reattach();
     }
 }
 
 void tcl_session_detach(const char *reason) {
     atomic_store(&tcl_mode, TCL_MODE_ALONE);
-    if (!atomic_exchange(&tcl_life->epoch, 0))
+    if (!atomic_exchange(&tcl_process->epoch, 0))
         return;
     tcl_assert(tcl_shared); /* an epoch implies a mapping */
     struct tcl_header *header = tcl_header();
@@ -318,18 +319,18 @@ void tcl_warn(const char *what) {
 
 /* The child needs consistent copies of the tables. Its locks are wiped, so it needs no handler. */
 void tcl_session_before_fork(void) {
-    if (!tcl_life)
+    if (!tcl_process)
         return;
     tcl_image_before_fork();
-    fork_holds_maps = tcl_lock(&tcl_life->map_lock);
-    fork_holds_sites = tcl_lock(&tcl_life->site_lock);
+    fork_holds_maps = tcl_lock(&tcl_process->map_lock);
+    fork_holds_sites = tcl_lock(&tcl_process->site_lock);
 }
 
 void tcl_session_after_fork_parent(void) {
     if (fork_holds_sites)
-        tcl_unlock(&tcl_life->site_lock);
+        tcl_unlock(&tcl_process->site_lock);
     if (fork_holds_maps)
-        tcl_unlock(&tcl_life->map_lock);
+        tcl_unlock(&tcl_process->map_lock);
     tcl_image_after_fork_parent();
     if (tcl_attached())
         __atomic_fetch_add(&tcl_header()->forks, 1, __ATOMIC_RELAXED);
@@ -341,14 +342,14 @@ void tcl_session_after_fork_child(void) {
 
 /* The page that a forked child finds empty. */
 static bool prepare(void) {
-    struct tcl_life *life =
+    struct tcl_process *process =
         tcl_os_mmap(NULL, TCL_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (life == MAP_FAILED)
+    if (process == MAP_FAILED)
         return false;
-    if (syscall(SYS_madvise, life, TCL_PAGE, MADV_WIPEONFORK))
+    if (syscall(SYS_madvise, process, TCL_PAGE, MADV_WIPEONFORK))
         return false; /* before Linux 4.14 */
-    tcl_life = life;
-    note_life(life, tcl_now_ms());
-    is_own_process(life);
+    tcl_process = process;
+    note_begin(process, tcl_now_ms());
+    is_own_process(process);
     return true;
 }

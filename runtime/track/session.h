@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
  * session.h: the tracking half of the runtime, as its own files see it.
- * In: nothing. Out: the session as it is mapped, the fork-proof life page, functions of session.c,
- * attach.c, offer.c, ring.c, birth.c, phase.c, site.c, small_sites.c, unwind.c, map.c, image.c.
+ * In: nothing. Out: the session as it is mapped, the page of the process, which a fork wipes, and
+ * functions of session.c, attach.c, offer.c, ring.c, birth.c, phase.c, site.c, small_sites.c,
+ * unwind.c, map.c, image.c.
  * Knows nothing of heaps.
  *
  *   tcl_offer  |offer|control|      |plan|                         mapped as the program starts
  *   tcl_shared (one address for the life of the process; another memfd is mapped over it)
  *   |header|control|phases|plan|modules|sites|maps|rings|runs ...         written, never trusted
  *
- *   tcl_life -> [epoch, locks]      one OS page with MADV_WIPEONFORK: all zero in a forked child,
- *                                   which has no session and holds no lock until it attaches
+ *   tcl_process -> [epoch, locks]      one OS page with MADV_WIPEONFORK: all zero in a forked
+ * child, which has no session and holds no lock until it attaches
  *
- * A thread belongs to a session when its own epoch equals tcl_life->epoch. That one comparison
+ * A thread belongs to a session when its own epoch equals tcl_process->epoch. That one comparison
  * distinguishes: attached; forked (0); detached (0); attached again (another number).
  */
 #ifndef TCL_SESSION_H
@@ -23,11 +24,12 @@
 #include "track.h"
 #include <stdatomic.h>
 
-struct tcl_life {
+/* State of this process; a page of its own, which a fork wipes. */
+struct tcl_process {
     _Atomic uint32_t epoch; /* 0: no session */
     _Atomic uint32_t attach_lock, map_lock, site_lock, phase_lock, small_lock, image_lock;
     _Atomic bool is_awaited;     /* no answer to the hello yet */
-    _Atomic uint32_t pid;        /* whose life this is; 0: not known yet */
+    _Atomic uint32_t pid;        /* whose state this is; 0: not known yet */
     _Atomic uint64_t began_ms;   /* of the program, or of a child's first birth; 0: none yet */
     _Atomic uint64_t born_bytes; /* while there is no session */
     _Atomic uint64_t hello_ms;   /* when the last hello was sent */
@@ -35,7 +37,7 @@ struct tcl_life {
     uint64_t next_try_ms;        /* under attach_lock, as what follows: no attach before */
     bool was_attached, has_failed;
 };
-TCL_HIDDEN extern struct tcl_life *tcl_life;
+TCL_HIDDEN extern struct tcl_process *tcl_process;
 
 enum tcl_mode {
     TCL_MODE_EARLY = 0, /* before the constructor: mmap objects are kept, none is reported */
@@ -90,7 +92,7 @@ static inline struct tcl_run *tcl_runs(void) {
 
 /* True while this process itself, not only its parent, has a session. */
 static inline bool tcl_attached(void) {
-    return atomic_load_explicit(&tcl_life->epoch, memory_order_acquire) != 0;
+    return atomic_load_explicit(&tcl_process->epoch, memory_order_acquire) != 0;
 }
 
 /* ---- session.c ------------------------------------------------------------------------------- */
@@ -118,7 +120,7 @@ TCL_HIDDEN void tcl_session_detach(const char *reason);
  * none, and the process has detached. */
 TCL_HIDDEN bool tcl_provide(const void *start, size_t bytes);
 
-/* Takes a lock word of tcl_life; false after a bounded wait, because losing an update is better
+/* Takes a lock word of tcl_process; false after a bounded wait, because losing an update is better
  * than a deadlock. */
 TCL_HIDDEN bool tcl_lock(_Atomic uint32_t *word);
 /* True while any thread holds `word`; for assertions. */
@@ -137,8 +139,8 @@ TCL_HIDDEN uint64_t tcl_now_ms(void);
 /* Bytes of a socket's path with its end: those of sockaddr_un. */
 #define TCL_SOCKET_PATH_MAX 108
 
-/* Names the daemon, and opens its offer. */
-TCL_HIDDEN bool tcl_daemon_name(const char *path);
+/* Sets the daemon's address, and opens its offer. */
+TCL_HIDDEN bool tcl_set_daemon(const char *path);
 
 /* Makes a session and says hello, without waiting for an answer. Where it failed, with errno;
  * TCL_STEP_NONE: it did not. Under attach_lock. */

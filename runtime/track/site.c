@@ -121,14 +121,14 @@ bool tcl_site_start(void) {
 bool tcl_site_republish(void) {
     tcl_assert(tables);
     /* Since there is an epoch, other threads may be adding sites. */
-    if (!tcl_lock(&tcl_life->site_lock))
+    if (!tcl_lock(&tcl_process->site_lock))
         return false;
     bool whole = true;
     for (uint32_t id = 0; whole && id < module_count; id++)
         whole = publish_module(id);
     for (uint32_t id = 1; whole && id < site_count; id++)
         whole = publish_site(id);
-    tcl_unlock(&tcl_life->site_lock);
+    tcl_unlock(&tcl_process->site_lock);
     return whole;
 }
 
@@ -209,7 +209,7 @@ static bool same_module(const struct tcl_module *a, const struct tcl_module *b) 
 
 /* Number of the module that holds pc; TCL_NO_MODULE when none does. Under site_lock. */
 static uint32_t module_of(uintptr_t pc) {
-    tcl_assert_debug(tcl_is_locked(&tcl_life->site_lock));
+    tcl_assert_debug(tcl_is_locked(&tcl_process->site_lock));
     struct dl_find_object object;
     for (uint32_t id = 0; id < module_count; id++)
         if (pc >= tables->range[id].start && pc < tables->range[id].end)
@@ -237,7 +237,7 @@ static uint32_t module_of(uintptr_t pc) {
 }
 
 void tcl_site_forget(void) {
-    if (!tables || !tcl_lock(&tcl_life->site_lock))
+    if (!tables || !tcl_lock(&tcl_process->site_lock))
         return;
     tcl_forget_calls();
     for (uint32_t id = 0; id < module_count; id++)
@@ -248,7 +248,7 @@ void tcl_site_forget(void) {
     for (size_t i = 0; i < STEPS; i++)
         if (atomic_load_explicit(&tables->steps[i], memory_order_relaxed))
             atomic_store_explicit(&tables->steps[i], 0, memory_order_relaxed);
-    tcl_unlock(&tcl_life->site_lock);
+    tcl_unlock(&tcl_process->site_lock);
 }
 
 /* ---- The slow path --------------------------------------------------------------------------- */
@@ -315,7 +315,7 @@ static void describe(const struct site_walk *walk, struct tcl_site *site) {
 
 /* Number of the site, old or new; 0 when the table is full. Under site_lock. */
 static uint32_t intern(const struct tcl_site *site) {
-    tcl_assert_debug(tcl_is_locked(&tcl_life->site_lock) && site_count <= TCL_SITES_MAX);
+    tcl_assert_debug(tcl_is_locked(&tcl_process->site_lock) && site_count <= TCL_SITES_MAX);
     /* Not by site->hash, which leaves out the addresses of generated code. */
     uint64_t place = 0;
     for (unsigned i = 0; i < site->frame_count; i++)
@@ -344,20 +344,20 @@ static uint32_t intern(const struct tcl_site *site) {
 __attribute__((noinline)) static uint32_t resolve_by_walk(uintptr_t return_address) {
     struct site_walk walk = {.return_address = return_address};
     struct tcl_site site = {.hash = HASH_BEGIN};
-    if (!tcl_lock(&tcl_life->site_lock))
+    if (!tcl_lock(&tcl_process->site_lock))
         return LOCK_BUSY;
     tcl_unwind(WALK_FRAMES, frame_seen, &walk);
     if (!walk.count)
         walk.pc[walk.count++] = return_address;
     describe(&walk, &site);
     uint32_t id = intern(&site);
-    tcl_unlock(&tcl_life->site_lock);
+    tcl_unlock(&tcl_process->site_lock);
     tcl_image_check(); /* of a module that was loaded since, perhaps */
     return id;
 }
 
 uint32_t tcl_site_numbered(uint32_t id, uint32_t number) {
-    if (!id || id >= TCL_SITES_MAX || !tcl_lock(&tcl_life->site_lock))
+    if (!id || id >= TCL_SITES_MAX || !tcl_lock(&tcl_process->site_lock))
         return id;
     struct tcl_site site = tables->site[id];
     if (site.frame_count < TCL_SITE_FRAMES)
@@ -365,7 +365,7 @@ uint32_t tcl_site_numbered(uint32_t id, uint32_t number) {
     site.frames[site.frame_count - 1] = (uint64_t)TCL_NO_MODULE << 48 | number;
     site.hash = hash_bytes(site.hash, &number, sizeof(number));
     uint32_t numbered = intern(&site);
-    tcl_unlock(&tcl_life->site_lock);
+    tcl_unlock(&tcl_process->site_lock);
     return numbered ? numbered : id;
 }
 
@@ -377,18 +377,18 @@ static uint32_t intern_kind(struct tcl_site *site, enum tcl_site_kind kind) {
 }
 
 uint32_t tcl_site_of_kind(uint32_t id, enum tcl_site_kind kind) {
-    if (!tables || id >= TCL_SITES_MAX || !tcl_lock(&tcl_life->site_lock))
+    if (!tables || id >= TCL_SITES_MAX || !tcl_lock(&tcl_process->site_lock))
         return id;
     struct tcl_site site = tables->site[id];
     site.hash = id ? site.hash : HASH_BEGIN;
     uint32_t other = intern_kind(&site, kind);
-    tcl_unlock(&tcl_life->site_lock);
+    tcl_unlock(&tcl_process->site_lock);
     return other ? other : id;
 }
 
 bool tcl_site_of_segment(uintptr_t start, enum tcl_site_kind kind, uint32_t *site_id) {
     struct dl_find_object object;
-    if (!tables || _dl_find_object((void *)start, &object) || !tcl_lock(&tcl_life->site_lock))
+    if (!tables || _dl_find_object((void *)start, &object) || !tcl_lock(&tcl_process->site_lock))
         return false;
     uint32_t id = module_of(start);
     *site_id = 0;
@@ -397,7 +397,7 @@ bool tcl_site_of_segment(uintptr_t start, enum tcl_site_kind kind, uint32_t *sit
         add_frame(&site, id, start);
         *site_id = intern_kind(&site, kind);
     }
-    tcl_unlock(&tcl_life->site_lock);
+    tcl_unlock(&tcl_process->site_lock);
     return true;
 }
 

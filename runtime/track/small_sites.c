@@ -37,7 +37,7 @@ struct sample {
 };
 _Static_assert(TCL_SITES_MAX <= 65536, "a sample has 16 bits for its site");
 
-/* All under tcl_life->small_lock. A forked child has them as they were; a change that the fork
+/* All under tcl_process->small_lock. A forked child has them as they were; a change that the fork
  * interrupted can have left a count wrong, and nothing else. */
 static struct sample samples[SETS * WAYS];
 static struct figures {
@@ -80,7 +80,7 @@ static uint64_t bytes_of(uint64_t count, uint64_t sizes) {
 
 static void publish_small(uint32_t site) {
     static uint32_t provided[TCL_SITES_MAX * sizeof(struct tcl_small) / TCL_PAGE]; /* epochs */
-    uint32_t epoch = atomic_load_explicit(&tcl_life->epoch, memory_order_acquire);
+    uint32_t epoch = atomic_load_explicit(&tcl_process->epoch, memory_order_acquire);
     struct tcl_small *to = &tcl_smalls()[site];
     uint32_t *known = &provided[site * sizeof(*to) / TCL_PAGE];
     if (!epoch)
@@ -101,12 +101,12 @@ static void publish_small(uint32_t site) {
 }
 
 void tcl_small_republish(void) {
-    if (!tcl_lock(&tcl_life->small_lock))
+    if (!tcl_lock(&tcl_process->small_lock))
         return;
     for (uint32_t site = 0; site < site_top; site++)
         if (figures[site].births)
             publish_small(site);
-    tcl_unlock(&tcl_life->small_lock);
+    tcl_unlock(&tcl_process->small_lock);
 }
 
 /* ---- Samples --------------------------------------------------------------------------------- */
@@ -158,7 +158,7 @@ uint32_t tcl_small_site(void *return_address, void *frame_address) {
 }
 
 bool tcl_small_born(const void *p, size_t bytes, uint32_t site) {
-    if (!tcl_attached() || site >= TCL_SITES_MAX || !tcl_lock(&tcl_life->small_lock))
+    if (!tcl_attached() || site >= TCL_SITES_MAX || !tcl_lock(&tcl_process->small_lock))
         return false;
     struct sample one = {(uintptr_t)p, (uint32_t)tcl_now_ms(), (uint16_t)bytes, (uint16_t)site};
     struct figures *of = &figures[site];
@@ -173,12 +173,12 @@ bool tcl_small_born(const void *p, size_t bytes, uint32_t site) {
     bool keeps_much =
         of->lives >= APART_SAMPLES && bytes_of(of->lives, of->live_sizes) >= APART_BYTES;
     bool is_planned = site && tcl_birth_has_row(site);
-    tcl_unlock(&tcl_life->small_lock);
+    tcl_unlock(&tcl_process->small_lock);
     return site && (keeps_much || is_planned);
 }
 
 void tcl_small_died(const void *p) {
-    if (!tcl_lock(&tcl_life->small_lock))
+    if (!tcl_lock(&tcl_process->small_lock))
         return;
     struct sample *set = set_of((uintptr_t)p);
     for (unsigned way = 0; way < WAYS; way++) {
@@ -195,5 +195,5 @@ void tcl_small_died(const void *p) {
         publish_small(one->site);
         break;
     }
-    tcl_unlock(&tcl_life->small_lock);
+    tcl_unlock(&tcl_process->small_lock);
 }

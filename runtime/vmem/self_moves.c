@@ -73,7 +73,7 @@ static void *serve(void *nothing) {
         set_running(true);
     while (can_move && !tcl_is_filtered() && !atomic_load(&must_end)) {
         struct timespec timeout = {POLL_S, 0};
-        uint32_t now = atomic_load_explicit(&tcl_life->epoch, memory_order_acquire);
+        uint32_t now = atomic_load_explicit(&tcl_process->epoch, memory_order_acquire);
         if (now != epoch) { /* another session, which has no request yet */
             epoch = now;
             current = 0;
