@@ -370,10 +370,14 @@ impl Daemon {
     /// Whether there is a place for a process. One that attaches again has the place that it had.
     fn has_place(&self, arrival: &Arrival) -> bool {
         let clients = &self.tracking.clients;
-        let of_user = Quota::new(self.config.access, self.config.clients_max).clients;
-        let has_room = clients.len() < self.config.clients_max
-            && clients.of_user(arrival.peer.uid()) < of_user;
-        has_room || clients.number_of(arrival.peer.pid()).is_some()
+        clients.number_of(arrival.peer.pid()).is_some() || self.has_room_for(arrival.peer.uid())
+    }
+
+    /// Whether one more process of a user fits.
+    fn has_room_for(&self, uid: u32) -> bool {
+        let quota = Quota::new(self.config.access, self.config.clients_max);
+        let clients = &self.tracking.clients;
+        clients.len() < self.config.clients_max && clients.of_user(uid) < quota.clients
     }
 
     fn client_hello(&mut self, mut arrival: Arrival) {

@@ -179,10 +179,6 @@ mod tests {
             Vec::new()
         }
 
-        fn name(&self) -> &'static str {
-            "pretending"
-        }
-
         fn is_modelled(&self) -> bool {
             self.modelled
         }

@@ -418,10 +418,6 @@ impl<K: Kernel> Mover for KernelMover<K> {
         self.self_movers.clone()
     }
 
-    fn name(&self) -> &'static str {
-        if self.self_movers.is_some() { "vmem" } else { "kernel" }
-    }
-
     fn is_modelled(&self) -> bool {
         false
     }

@@ -41,9 +41,6 @@ pub trait Mover {
         None
     }
 
-    /// Short name for people: `kernel`, `vmem`, `modelled`.
-    fn name(&self) -> &'static str;
-
     /// True when nothing really moves; then [`Mover::note`] says so and must be shown. The daemon
     /// runs a modelled mover on the thread of its loop, between two events, and delivers births,
     /// deaths and ends of processes to it. Any other mover runs on a separate thread and gets none

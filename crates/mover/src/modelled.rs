@@ -208,10 +208,6 @@ impl Mover for ModelledMover {
         ranges.iter().map(|&range| Ok(self.residency_of(pid, range))).collect()
     }
 
-    fn name(&self) -> &'static str {
-        "modelled"
-    }
-
     fn is_modelled(&self) -> bool {
         true
     }

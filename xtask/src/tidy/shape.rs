@@ -26,6 +26,7 @@ pub fn check(files: &[File]) -> Vec<Problem> {
             continue;
         }
         problems.extend(long_lines(file));
+        problems.extend(joined_headings(file));
         problems.extend(long_file(file));
         problems.extend(header(file));
     }
@@ -47,6 +48,19 @@ fn long_lines(file: &File) -> Vec<Problem> {
         .filter(|(_, columns)| *columns > COLUMNS_MAX)
         .map(|(n, columns)| problem(file, n + 1, format!("{columns} columns")))
         .collect()
+}
+
+/// A heading of a doc comment that its text follows on the same line is all heading.
+fn joined_headings(file: &File) -> Vec<Problem> {
+    let is_joined = |line: &str| {
+        let heading = line.trim_start().strip_prefix("/// # ");
+        heading.is_some_and(|heading| {
+            let words = ["Errors ", "Panics ", "Safety ", "Examples "];
+            words.iter().any(|word| heading.starts_with(word))
+        })
+    };
+    let lines = file.text().lines().enumerate().filter(|(_, line)| is_joined(line));
+    lines.map(|(n, _)| problem(file, n + 1, "text on the line of its heading")).collect()
 }
 
 fn long_file(file: &File) -> Option<Problem> {
@@ -128,6 +142,17 @@ mod tests {
         assert_eq!(whats(File::new("runtime/a.c", &text)), ["113 columns"]);
         let inside = format!("{HEADER}a(\"\n{}\n\");\n", "x".repeat(110));
         assert!(whats(File::new("runtime/a.c", &inside)).is_empty());
+    }
+
+    #[test]
+    fn the_text_of_a_heading_is_below_it() {
+        let joined = "//! A.\n/// Does it.\n///\n/// # Errors Never.\nfn a() {}\n";
+        assert_eq!(
+            whats(File::new("crates/a/src/b.rs", joined)),
+            ["text on the line of its heading"]
+        );
+        let apart = joined.replace("Errors ", "Errors\n/// ");
+        assert!(whats(File::new("crates/a/src/b.rs", &apart)).is_empty());
     }
 
     #[test]

@@ -5,7 +5,6 @@
 
 use super::Daemon;
 use crate::clients::client::Client;
-use crate::quota::Quota;
 use std::sync::Arc;
 use std::time::Duration;
 use tiercel_broker::{Peer, PeerError};
@@ -33,7 +32,9 @@ impl Daemon {
     }
 
     fn adopt(&mut self, parent: u32, peer: Peer, age: Duration, now_ms: u64) -> Option<()> {
-        let session = own_session(peer.pid()).filter(|_| self.has_room_for(&peer))?;
+        let is_new = self.tracking.clients.number_of(peer.pid()).is_none();
+        let session =
+            own_session(peer.pid()).filter(|_| is_new && self.has_room_for(peer.uid()))?;
         let number = self.tracking.clients.take_number();
         self.sockets.watch_client(number, peer.pidfd()).ok()?;
         let share = self.tracking.clients.site_allowance(peer.uid());
@@ -45,14 +46,6 @@ impl Daemon {
         self.sockets.handshake.came(peer.pid(), peer.uid());
         self.moving.queue.came(peer);
         Some(())
-    }
-
-    fn has_room_for(&self, peer: &Peer) -> bool {
-        let quota = Quota::new(self.config.access, self.config.clients_max);
-        let clients = &self.tracking.clients;
-        clients.len() < self.config.clients_max
-            && clients.of_user(peer.uid()) < quota.clients
-            && clients.number_of(peer.pid()).is_none()
     }
 }
 

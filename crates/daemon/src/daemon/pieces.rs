@@ -242,8 +242,8 @@ fn serve_waiting(daemon: &mut Daemon) {
 /// program that has not attached, so that their objects are gone. A failed exec changes nothing.
 pub(super) fn changed(daemon: &mut Daemon) -> Vec<u32> {
     let numbers = daemon.tracking.clients.numbers();
-    let some = numbers.chunks(CHECKED_AT_ONCE);
-    let changed = daemon.work(|work| some.flat_map(|some| work.changed_of(some)).collect());
+    let batches = numbers.chunks(CHECKED_AT_ONCE);
+    let changed = daemon.work(|work| batches.flat_map(|batch| work.changed_of(batch)).collect());
     let (changed, _) = changed.expect("what checks processes is no part of other work");
     changed
 }

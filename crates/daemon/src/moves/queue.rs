@@ -391,10 +391,6 @@ mod tests {
             vec![Ok(Residency::default()); ranges.len()]
         }
 
-        fn name(&self) -> &'static str {
-            "recorder"
-        }
-
         fn is_modelled(&self) -> bool {
             false
         }

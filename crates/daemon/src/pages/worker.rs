@@ -93,10 +93,6 @@ mod tests {
             Vec::new()
         }
 
-        fn name(&self) -> &'static str {
-            "defect"
-        }
-
         fn is_modelled(&self) -> bool {
             false
         }

@@ -410,10 +410,6 @@ impl<F: FnMut(&tiercel_mover::Range) -> Result<Residency, ResidencyError>> Mover
         ranges.iter().map(&mut self.0).collect()
     }
 
-    fn name(&self) -> &'static str {
-        "fake"
-    }
-
     fn is_modelled(&self) -> bool {
         false
     }
