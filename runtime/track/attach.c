@@ -272,7 +272,6 @@ static bool send_hello(int socket, int memfd, uint32_t parent, const int *uffds,
 
 /* Fills the mapped memory and says hello. */
 static bool begin(int socket, int memfd, uint32_t parent) {
-    tcl_ring_reset();
     if (++epochs == 0)
         epochs = 1; /* 0 means detached */
     atomic_store_explicit(&tcl_process->epoch, epochs, memory_order_release);

@@ -62,7 +62,8 @@ static struct { /* where the last owner stopped, in that epoch */
     _Atomic uint32_t epoch;
     _Atomic uint64_t head, lost;
 } ring_saved[TCL_RINGS_MAX];
-static _Atomic uint8_t runs_provided[TCL_RANGE_PAGES_MAX >> PROVIDE_SHIFT];
+/* Epoch in which the object table had memory for these OS pages. */
+static _Atomic uint32_t runs_provided[TCL_RANGE_PAGES_MAX >> PROVIDE_SHIFT];
 static uintptr_t range_base;
 static size_t range_pages;
 static pthread_key_t exit_key;
@@ -74,12 +75,6 @@ static void thread_exits(void *unused);
 void tcl_ring_start(void) {
     tcl_range(&range_base, &range_pages);
     has_exit_key = !tcl_key_create(&exit_key, thread_exits) && exit_key < INLINE_KEYS;
-}
-
-void tcl_ring_reset(void) {
-    for (size_t i = 0; i < sizeof(runs_provided); i++)
-        if (atomic_load_explicit(&runs_provided[i], memory_order_relaxed))
-            atomic_store_explicit(&runs_provided[i], 0, memory_order_relaxed);
 }
 
 uint32_t tcl_next_carve(void) {
@@ -266,15 +261,18 @@ static inline struct tcl_run *run_entry(uintptr_t addr) {
     size_t page = (addr - range_base) / TCL_PAGE;
     if (tcl_unlikely(page >= range_pages))
         return NULL;
-    if (tcl_unlikely(
-            !atomic_load_explicit(&runs_provided[page >> PROVIDE_SHIFT], memory_order_acquire))) {
+    _Atomic uint32_t *provided = &runs_provided[page >> PROVIDE_SHIFT];
+    uint32_t epoch = atomic_load_explicit(&tcl_process->epoch, memory_order_acquire);
+    if (tcl_unlikely(!epoch))
+        return NULL;
+    if (tcl_unlikely(atomic_load_explicit(provided, memory_order_acquire) != epoch)) {
         size_t first = page & -((size_t)1 << PROVIDE_SHIFT);
         size_t count = (size_t)1 << PROVIDE_SHIFT;
         if (count > range_pages - first)
             count = range_pages - first;
         if (!tcl_provide(&tcl_runs()[first], count * sizeof(struct tcl_run)))
             return NULL;
-        atomic_store_explicit(&runs_provided[page >> PROVIDE_SHIFT], 1, memory_order_release);
+        atomic_store_explicit(provided, epoch, memory_order_release);
         uint64_t *water = &tcl_header()->run_high_water, now = __atomic_load_n(water, 0);
         while (now < first + count &&
                !__atomic_compare_exchange_n(water, &now, first + count, true, __ATOMIC_RELEASE,

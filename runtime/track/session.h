@@ -163,7 +163,6 @@ TCL_HIDDEN bool tcl_offer_overlaps(uintptr_t start, uintptr_t end);
 /* ---- ring.c ---------------------------------------------------------------------------------- */
 
 TCL_HIDDEN void tcl_ring_start(void); /* once, before the first attach */
-TCL_HIDDEN void tcl_ring_reset(void); /* no ring is owned, the object table is empty */
 TCL_HIDDEN bool tcl_ring_fill(void); /* enters every live object into the table; false: no memory */
 TCL_HIDDEN void tcl_note_cut(uintptr_t addr, size_t bytes, uint32_t carve);
 /* What an object that was born shows: see tcl_map.share. */
