@@ -140,7 +140,10 @@ impl PageBaseline for ClockDwf {
         let is_write = access == PageAccess::WriteBack;
         if self.lies.is_fast(os_page) {
             self.states[index(os_page)].dirty |= is_write;
-        } else if !(is_write && self.enter(os_page, steps)) && !self.lies.is_touched(os_page) {
+            return;
+        }
+        let enters = is_write && self.enter(os_page, steps);
+        if !enters && !self.lies.is_touched(os_page) {
             steps.push(self.lies.put(os_page, false));
         }
     }
