@@ -3,7 +3,7 @@
 //! was made from. Knows nothing of files.
 
 use tiercel_machine::Machine;
-use tiercel_planner::{self as planner, Memory, Objective, PlanError, Strategy};
+use tiercel_planner::{self as planner, Memory, Objective, PlanError, Strategy, UtilityRules};
 
 use crate::assemble::Group;
 use crate::choice::{Candidate, Capacity, Search};
@@ -143,8 +143,15 @@ fn usable(
     remarks: &mut Vec<String>,
 ) -> Strategy {
     let marked = |phase: &u32| profile.phases[*phase as usize].process.is_some();
-    let by_phase = matches!(strategy, Strategy::Phases { .. } | Strategy::Joint);
-    if !by_phase || input.phases.iter().any(marked) {
+    let still = match strategy {
+        Strategy::Joint => Strategy::Intervals,
+        Strategy::Phases { .. } => Strategy::Lifetimes,
+        Strategy::Utility(rules) if rules.moves => {
+            Strategy::Utility(UtilityRules { moves: false, ..rules })
+        }
+        _ => return strategy,
+    };
+    if input.phases.iter().any(marked) {
         return strategy;
     }
     remarks.push(
@@ -152,7 +159,7 @@ fn usable(
          tiercel_phase (docs/planning.md) to plan moves"
             .to_owned(),
     );
-    if strategy == Strategy::Joint { Strategy::Intervals } else { Strategy::Lifetimes }
+    still
 }
 
 /// The name of a strategy on the command line.
@@ -165,6 +172,8 @@ pub fn strategy_name(strategy: Strategy) -> &'static str {
         Strategy::Intervals => "intervals",
         Strategy::Phases { .. } => "phased",
         Strategy::Joint => "joint",
+        Strategy::Utility(UtilityRules { moves: true, .. }) => "oam",
+        Strategy::Utility(UtilityRules { moves: false, .. }) => "oam-unmoved",
     }
 }
 

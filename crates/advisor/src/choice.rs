@@ -116,7 +116,8 @@ impl Search<'_> {
     fn exchanged(&self, candidate: Candidate) -> Candidate {
         let slowdown =
             |candidate: &Candidate| candidate.plan.expected.time.unwrap_or_default().slowdown;
-        if self.request.objective != Objective::Time {
+        let is_published = matches!(candidate.strategy, Strategy::Utility(_));
+        if is_published || self.request.objective != Objective::Time {
             return candidate;
         }
         let large = largest_cut(&candidate);
@@ -183,10 +184,12 @@ impl Search<'_> {
         }
     }
 
-    /// All objects whole, and the largest ones cut. The strategies of H2M place whole ones.
+    /// All objects whole, and the largest ones cut. The strategies of H2M place whole ones, OAM
+    /// places chunks of large ones (OAM 3.6).
     fn cuts(&self, strategy: Strategy, room: &Capacity) -> Vec<Cut> {
         let mut cuts = vec![self.input.cut(u64::MAX)];
-        if !matches!(strategy, Strategy::Intervals | Strategy::Joint) {
+        let is_utility = matches!(strategy, Strategy::Utility(_));
+        if !is_utility && !matches!(strategy, Strategy::Intervals | Strategy::Joint) {
             return cuts;
         }
         for parts in CUT_PARTS {
@@ -195,6 +198,10 @@ impl Search<'_> {
             if count > cuts[cuts.len() - 1].parts.len() && count <= CUT_OBJECTS_MAX {
                 cuts.push(cut);
             }
+        }
+        if is_utility {
+            // The finest: the published system compares no plans.
+            cuts.drain(..cuts.len() - 1);
         }
         cuts
     }

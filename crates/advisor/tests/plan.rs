@@ -3,12 +3,13 @@
 mod common;
 
 use common::{MIB, SECOND, profile, request, result, slow, with_speeds};
+use tiercel_advisor::PlanRequest;
 use tiercel_advisor::{Assembly, Throughput, advise, assemble, peak_bytes};
 use tiercel_machine::{Machine, NodeId};
 use tiercel_plan::{
     Basis, Expected, Plan, PlanOptions, PlannedPlacement, StackKeys, Unplanned, check_plan, fit,
 };
-use tiercel_planner::{MoveSpeed, Placement, Strategy};
+use tiercel_planner::{MoveSpeed, Objective, Placement, Strategy, UtilityRules};
 use tiercel_profile::{Phase, Profile, Run};
 use tiercel_wire::layout::{PLAN_CLASS_ANY, PLAN_SHARE_ALL};
 use tiercel_wire::{PlanRow, phase_hash};
@@ -49,6 +50,52 @@ fn phases_swap_placements_if_it_pays() {
         assert!(in_fastest_ns <= access_ns && access_ns <= in_slowest_ns, "{:?}", plan.expected);
     }
     assert!(turned.expected.access_ns < born.expected.access_ns);
+}
+
+/// OAM's plan of the two sites for a machine of OAM's table 2, on which everything is hot that is
+/// accessed, for its delay and its energy.
+fn by_utility(profile: &Profile, fast_bytes: u64, rules: UtilityRules) -> (Plan, Vec<String>) {
+    let machine = Machine::builtin("pcm").unwrap().unwrap();
+    let objective = Objective::EnergyDelay;
+    let request = PlanRequest { objective, ..request(Strategy::Utility(rules), fast_bytes) };
+    let result = advise(profile, &machine, &request).unwrap();
+    (result.plan, result.remarks)
+}
+
+#[test]
+fn objects_go_by_utility_and_move_where_it_changes() {
+    let rules = UtilityRules::default();
+    let (plan, remarks) = by_utility(&profile(1, 100_000_000), u64::MAX, rules);
+    assert_eq!((plan.options.strategy.as_str(), remarks), ("oam", Vec::new()));
+    let site = |name: &str| plan.sites.iter().find(|site| site.label.starts_with(name)).unwrap();
+    let in_phase = |name: &str, phase: &str| {
+        let places = &site(name).classes[0].placements;
+        let own = places.iter().find(|place| place.phase.as_deref() == Some(phase));
+        own.unwrap_or(&places[0]).node
+    };
+    assert_eq!(in_phase("make_hot", "hot"), NodeId(0));
+    assert_eq!(
+        (in_phase("make_cold", "hot"), in_phase("make_cold", "cold")),
+        (NodeId(1), NodeId(0))
+    );
+    let (still, _) =
+        by_utility(&profile(1, 100_000_000), u64::MAX, UtilityRules { moves: false, ..rules });
+    assert_eq!((still.options.strategy.as_str(), still.expected.moved_bytes), ("oam-unmoved", 0));
+    assert!(plan.expected.moved_bytes > 0);
+    // A threshold that no utility reaches keeps all in the slow memory.
+    let cold = UtilityRules { epsilon: 1e6, ..rules };
+    let (cold, _) = by_utility(&profile(1, 100_000_000), u64::MAX, cold);
+    let fast = places(&cold).into_iter().filter(|place| place.ends_with("=0"));
+    assert_eq!(fast.collect::<Vec<_>>(), [""; 0]);
+}
+
+#[test]
+fn without_marks_oam_moves_nothing_and_the_plan_states_so() {
+    let mut unmarked = profile(3, 100_000_000);
+    unmarked.phases.iter_mut().for_each(|phase| phase.process = None);
+    let (plan, remarks) = by_utility(&unmarked, u64::MAX, UtilityRules::default());
+    assert_eq!(plan.expected.moved_bytes, 0);
+    assert!(remarks.iter().any(|remark| remark.contains("marks no phases")), "{remarks:?}");
 }
 
 #[test]

@@ -83,7 +83,9 @@ impl MissCost {
         self.read_ns_per_byte > 0.0
     }
 
-    fn drawn_bytes(&self, is_apart: bool) -> f64 {
+    /// Bytes that a line draws: a whole block where the memory reads blocks and no neighbour is
+    /// wanted.
+    pub fn drawn_bytes(&self, is_apart: bool) -> f64 {
         if is_apart { self.block_bytes.min(BLOCK_BYTES) } else { LINE_BYTES }
     }
 }

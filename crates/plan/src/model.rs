@@ -115,7 +115,7 @@ pub struct PlannedMemory {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlanOptions {
-    /// `fcfs`, `idp`, `lifetimes`, `phased`, `joint`.
+    /// `fcfs`, `idp`, `lifetimes`, `phased`, `joint`, `oam`, `oam-unmoved`.
     pub strategy: String,
     /// `time`, `energy`, `edp`.
     pub objective: String,

@@ -17,7 +17,8 @@
 //! segment for each phase. Prices per byte for the room in each slot (Lagrange multipliers)
 //! separate the items: each takes its shortest path. That gives a bound that no plan can beat,
 //! equal to the linear program's; a repair by the same prices gives a plan. Small programs are
-//! searched completely. With the feature `exact`, HiGHS solves the same programs for comparison.
+//! searched completely. OAM's strategy is apart from that: it decides each birth once, by utility
+//! (Eq. 1-3, Algorithm 1). With the feature `exact`, HiGHS solves the same programs for comparison.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -27,10 +28,13 @@
 
 mod baseline;
 mod dual;
+mod dymalloc;
 mod estimate;
+mod evaluate;
 mod exact;
 mod lifetimes;
 mod memory;
+mod object_phases;
 mod objective;
 mod options;
 mod order;
@@ -45,15 +49,18 @@ mod room;
 mod slots;
 mod solve;
 mod span;
+mod utility;
 mod workload;
 
 pub use estimate::{
     Cost, Demand, MoveSpeed, access_ns, demand, energy_pj, move_cost_per_byte, score_ns,
 };
+pub use evaluate::evaluate;
 pub use memory::{Energy, LINE_BYTES, LINES_PER_THREAD, Left, MEMORIES_MAX, Memory, Scaling};
-pub use options::{Effort, Levels, Objective, Options, Strategy};
+pub use options::{Effort, Levels, Objective, Options, Strategy, UtilityRules};
 pub use placement::{Move, Placement, Placements, Promise};
-pub use planner::{evaluate, object_cost, plan};
+pub use planner::{object_cost, plan};
+pub use utility::{Utility, delay_ns, utilities, utility};
 pub use workload::{BLOCK_BYTES, OBJECTS_MAX, Object, Phase, SEGMENTS_MAX, Use, Workload};
 
 /// Why there is no plan.

@@ -81,6 +81,17 @@ pub fn best(
     Ok(Wanted { value, bound, proven, trial })
 }
 
+impl Objective {
+    /// What is minimized, of a plan in a program that computes so long.
+    pub fn value(self, cost: &Cost, compute_ns: f64) -> f64 {
+        match self {
+            Objective::Time => cost.time_ns,
+            Objective::Energy => cost.energy_pj,
+            Objective::EnergyDelay => (cost.time_ns + compute_ns) * cost.energy_pj,
+        }
+    }
+}
+
 struct Goal {
     objective: Objective,
     compute_ns: f64,
@@ -103,11 +114,7 @@ impl Goal {
     }
 
     fn value(&self, cost: &Cost) -> f64 {
-        match self.objective {
-            Objective::Time => cost.time_ns,
-            Objective::Energy => cost.energy_pj,
-            Objective::EnergyDelay => self.time(cost) * cost.energy_pj,
-        }
+        self.objective.value(cost, self.compute_ns)
     }
 
     /// The one with the smaller value within a time limit; the first if both exceed it.

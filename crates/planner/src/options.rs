@@ -4,7 +4,7 @@
 use crate::estimate::MoveSpeed;
 
 /// How placements are found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Strategy {
     /// Each object into the first memory with room at its birth (IDP-FCFS of H2M IV-C).
     FirstCome,
@@ -23,6 +23,25 @@ pub enum Strategy {
     },
     /// All phases in one program: moves are made when they pay over the whole run.
     Joint,
+    /// By utility at each birth, and where it changes (OAM 3.3 to 3.6).
+    Utility(UtilityRules),
+}
+
+/// OAM's thresholds. The paper gives neither; both are reconstructed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct UtilityRules {
+    /// Utility above which an object is hot; above 1. OAM's epsilon.
+    pub epsilon: f64,
+    /// Share of the fastest memory, 0 to 1, that is filled without regard to what comes. OAM's phi.
+    pub phi: f64,
+    /// Objects whose utility changes move; otherwise each stays where it was born.
+    pub moves: bool,
+}
+
+impl Default for UtilityRules {
+    fn default() -> UtilityRules {
+        UtilityRules { epsilon: 1.5, phi: 0.8, moves: true }
+    }
 }
 
 /// How more than two memories are handled.

@@ -4,11 +4,13 @@
 
 use crate::PlanError;
 use crate::baseline::{first_come, greedy};
-use crate::estimate::{Cost, MoveSpeed, Weights, move_cost_per_byte, phase_cost};
+use crate::dymalloc::by_utility;
+use crate::estimate::{Cost, MoveSpeed, Weights, phase_cost};
+use crate::evaluate::{evaluate, moved_bytes};
 use crate::lifetimes::{lifetime_by_lifetime, memory_by_memory};
 use crate::memory::{MEMORIES_MAX, Memory};
 use crate::objective::{Trial, Wanted, best};
-use crate::options::{Levels, Objective, Options, Strategy};
+use crate::options::{Levels, Objective, Options, Strategy, UtilityRules};
 use crate::order::in_order;
 use crate::phased::phase_by_phase;
 use crate::placement::{Placement, Placements, Promise};
@@ -28,8 +30,12 @@ pub fn plan(
     check(memories, options)?;
     let planner = Planner::new(workload, memories, options);
     let compute_ns = workload.phases.iter().map(|phase| phase.compute_ns).sum();
-    let wanted =
-        best(options.objective, options.slowdown_max, compute_ns, |weights| planner.run(weights))?;
+    let wanted = match options.strategy {
+        Strategy::Utility(rules) => planner.by_utility(rules, compute_ns)?,
+        _ => best(options.objective, options.slowdown_max, compute_ns, |weights| {
+            planner.run(weights)
+        })?,
+    };
     Ok(planner.finish(wanted, compute_ns))
 }
 
@@ -44,36 +50,6 @@ pub fn object_cost(workload: &Workload, object: &Object, memory: &Memory) -> Cos
         sum += phase_cost(workload, object, phase, one, memory);
     }
     sum
-}
-
-/// What placements cost, and the moves' share of it. One placement per object.
-pub fn evaluate(
-    workload: &Workload,
-    memories: &[Memory],
-    copy: &MoveSpeed,
-    placements: &[Placement],
-) -> (Cost, Cost) {
-    let (mut all, mut moved) = (Cost::default(), Cost::default());
-    for (object, placement) in workload.objects.iter().zip(placements) {
-        let (first, last) = workload.phases_of(object);
-        let mut uses = object.uses.iter().peekable();
-        let (mut at, mut moves) = (placement.birth, placement.moves.iter().peekable());
-        for phase in first..=last {
-            if let Some((_, to)) = moves.next_if(|(one, _)| *one as usize == phase) {
-                let per_byte = move_cost_per_byte(memories, at.into(), (*to).into(), copy);
-                moved += per_byte * object.bytes as f64;
-                at = *to;
-            }
-            let one = uses.next_if(|one| one.phase as usize == phase);
-            all += phase_cost(workload, object, phase, one, &memories[at as usize]);
-        }
-    }
-    (all + moved, moved)
-}
-
-fn moved_bytes(workload: &Workload, placements: &[Placement]) -> u64 {
-    let moved = workload.objects.iter().zip(placements);
-    moved.map(|(object, one)| object.bytes * one.moves.len() as u64).sum()
 }
 
 impl Placements {
@@ -128,6 +104,14 @@ fn check(memories: &[Memory], options: &Options) -> Result<(), PlanError> {
     if options.strategy == (Strategy::Phases { ahead: 0 }) {
         return Err(PlanError::Options("phases are planned at least 1 ahead"));
     }
+    if let Strategy::Utility(UtilityRules { epsilon, phi, .. }) = options.strategy {
+        if !(epsilon.is_finite() && epsilon > 1.0 && (0.0..=1.0).contains(&phi)) {
+            return Err(PlanError::Options("epsilon is a number above 1, phi one from 0 to 1"));
+        }
+        if options.slowdown_max.is_some() {
+            return Err(PlanError::Options("placement by utility (oam) keeps no slowdown"));
+        }
+    }
     let unknown = memories.iter().find(|memory| memory.energy.is_none());
     match unknown {
         Some(memory) if options.objective != Objective::Time => {
@@ -154,13 +138,26 @@ impl<'a> Planner<'a> {
         Planner { workload, memories, options, slots }
     }
 
+    /// OAM's placements, which no weighing of time and energy changes.
+    fn by_utility(&self, rules: UtilityRules, compute_ns: f64) -> Result<Wanted, PlanError> {
+        let found = by_utility(self.workload, self.memories, self.options, rules);
+        let placements = found.map_err(|object| self.no_room(object))?;
+        let (cost, moves) = evaluate(self.workload, self.memories, &self.options.copy, &placements);
+        let value = self.options.objective.value(&cost, compute_ns);
+        let (bound, proven, prices) = (None, false, Vec::new());
+        let weights = Weights::TIME;
+        let trial = Trial { placements, cost, moves, bound, proven, weights, prices };
+        Ok(Wanted { trial, value, bound, proven })
+    }
+
+    fn no_room(&self, object: usize) -> PlanError {
+        PlanError::NoRoom { object, bytes: self.workload.objects[object].bytes }
+    }
+
     /// The strategy, for one weighing of time and energy.
     fn run(&self, weights: Weights) -> Result<Trial, PlanError> {
         let (found, known) = self.choose(weights);
-        let choice = found.map_err(|object| PlanError::NoRoom {
-            object,
-            bytes: self.workload.objects[object].bytes,
-        })?;
+        let choice = found.map_err(|object| self.no_room(object))?;
         let placements = self.placements(&choice, self.is_by_phase());
         let (cost, moves) = evaluate(self.workload, self.memories, &self.options.copy, &placements);
         Ok(Trial {
@@ -204,6 +201,7 @@ impl<'a> Planner<'a> {
             Strategy::Initial | Strategy::Intervals | Strategy::Joint => {
                 return self.choose_jointly(&self.problem(weights, self.is_by_phase()));
             }
+            Strategy::Utility(_) => unreachable!("no weighing changes what goes by utility"),
         };
         (found, None)
     }
@@ -278,11 +276,7 @@ impl<'a> Planner<'a> {
         let last = Placement { birth: index_u8(memories.len() - 1), moves: Vec::new() };
         let all_last = vec![last; workload.objects.len()];
         let (in_last, _) = evaluate(workload, memories, &self.options.copy, &all_last);
-        let value_in_last = match self.options.objective {
-            Objective::Time => in_last.time_ns,
-            Objective::Energy => in_last.energy_pj,
-            Objective::EnergyDelay => (in_last.time_ns + compute_ns) * in_last.energy_pj,
-        };
+        let value_in_last = self.options.objective.value(&in_last, compute_ns);
         let gap = bound.map(|bound| gap(value, bound, value_in_last));
         let promise = Promise {
             cost: trial.cost,

@@ -57,6 +57,10 @@ pub struct Comparison {
     pub all_slow_ns: f64,
     /// Time by first touch, nanoseconds.
     pub first_touch_ns: f64,
+    /// Most bytes that live at once.
+    pub peak_bytes: u64,
+    /// OS pages in turns, with which energies are compared.
+    pub interleave: RunReport,
     /// No run is faster; a placement with perfect knowledge that pays for its moves.
     pub paid: Paid,
     /// Time of the best static placement, free, nanoseconds; `None`: too many parts.
@@ -149,6 +153,8 @@ impl Bench {
             all_fast_ns: items.all_fast_ns(),
             all_slow_ns: items.all_slow_ns(),
             first_touch_ns: first.time_ns,
+            peak_bytes: stream.peak_bytes(),
+            interleave: self.run(one, &Contender::Interleave, self.seed)?,
             paid,
             fixed_ns,
             bound_speed: first.time_ns / paid.bound_ns,
@@ -198,7 +204,7 @@ impl Comparison {
 impl Contender {
     /// Whether runs with different seeds differ.
     pub fn is_random(&self) -> bool {
-        matches!(self, Contender::Tiercel(_) | Contender::ClockDwf)
+        matches!(self, Contender::Tiercel(_) | Contender::ClockDwf(_) | Contender::TwoPhase)
     }
 }
 

@@ -117,7 +117,6 @@ impl Births {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::FirstTouch;
     use crate::stream::BASE;
     use tiercel_wire::{Flags, Version};
 
@@ -137,8 +136,7 @@ mod tests {
 
     #[test]
     fn what_fits_is_fast_and_a_head_of_the_rest() {
-        let (mut births, mut memory) =
-            (Births::default(), Memory::new(1 << 14, 1 << 14, FirstTouch::Fast));
+        let (mut births, mut memory) = (Births::default(), Memory::new(1 << 14, 1 << 14));
         births.welcome(&[1], 7 * MIB);
         let one = births.follow(1, born(BASE, 2 * MIB), &mut memory);
         let two = births.follow(1, born(BASE + 2 * MIB, 10 * MIB), &mut memory);
@@ -154,8 +152,7 @@ mod tests {
 
     #[test]
     fn a_plan_replaces_what_is_left_for_its_process() {
-        let (mut births, mut memory) =
-            (Births::default(), Memory::new(1 << 14, 1 << 14, FirstTouch::Fast));
+        let (mut births, mut memory) = (Births::default(), Memory::new(1 << 14, 1 << 14));
         births.welcome(&[1, 2], 8 * MIB);
         let tiers = vec![(vec![NodeId(0)], 0), (vec![NodeId(1)], u64::MAX)];
         births.apply(&BirthBudget { pid: 2, tiers, small_tier: 1 }, NodeId(0));

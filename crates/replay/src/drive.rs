@@ -49,6 +49,9 @@ pub enum SettingError {
     /// The policy refuses it.
     #[error("{0}")]
     Policy(#[from] tiercel_policy::ConfigError),
+    /// The planner refuses it.
+    #[error("{0}")]
+    Plan(#[from] tiercel_planner::PlanError),
 }
 
 impl From<LedgerError> for SettingError {

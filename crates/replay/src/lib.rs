@@ -4,7 +4,8 @@
 //! processes: the same seed gives the same figures everywhere.
 //!
 //! ```text
-//!  Stream --+--> replay: World (clock, memory, mover) <--> Tiercel's real ledger and policy
+//!  Stream --+--> replay: World (clock, memory, mover) <--> Tiercel's real ledger and policy,
+//!           |                                              real planner, baselines of OS pages
 //!           +--> bound: prices of room, exact static choice
 //! ```
 
@@ -19,11 +20,13 @@ mod births;
 mod bound;
 mod chance;
 mod drive;
+mod energy;
 mod generate;
 mod heap;
 mod memory;
 mod mover;
 mod pages;
+mod planned;
 mod presets;
 mod recorded;
 mod run;
@@ -36,8 +39,10 @@ pub use bench::{Bench, Comparison, ContenderResult, Spread};
 pub use bound::{Items, Life, MoveCosts, Paid, lives};
 pub use chance::Chance;
 pub use drive::{Setting, SettingError};
+pub use energy::{Joules, NodeEnergy, Traffic};
 pub use generate::{Recipe, SETS, recipes};
 pub use heap::Freed;
+pub use planned::PlanSetting;
 pub use presets::{PRESETS, configured, preset};
 pub use recorded::{RecordedError, recorded};
 pub use run::{Contender, Model, RunReport, replay, room_of};

@@ -25,23 +25,12 @@ pub fn pages_of(addr: u64, bytes: u64) -> Pages {
     first..first + bytes / OS_PAGE_BYTES
 }
 
-/// What the kernel does at first touch, where memory is bound to no node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FirstTouch {
-    /// The fast node while it has room.
-    Fast,
-    /// In turns, while the fast node has room.
-    Interleave,
-}
-
 /// The two nodes.
 #[derive(Clone, Debug)]
 pub struct Memory {
-    first_touch: FirstTouch,
     room: u64,
     used_fast: u64,
     used_slow: u64,
-    touched: u64,
     present: Bits,
     fast: Bits,
     slow_first: Bits,
@@ -49,11 +38,10 @@ pub struct Memory {
 
 impl Memory {
     /// Nothing is touched; the fast node has room for so many OS pages.
-    pub fn new(os_pages: u64, room: u64, first_touch: FirstTouch) -> Memory {
+    pub fn new(os_pages: u64, room: u64) -> Memory {
         let bits = || Bits::new(os_pages);
         let (present, fast, slow_first) = (bits(), bits(), bits());
-        let (used_fast, used_slow, touched) = (0, 0, 0);
-        Memory { first_touch, room, used_fast, used_slow, touched, present, fast, slow_first }
+        Memory { room, used_fast: 0, used_slow: 0, present, fast, slow_first }
     }
 
     /// OS pages that the fast node could still take.
@@ -79,9 +67,7 @@ impl Memory {
     }
 
     fn touch_one(&mut self, page: u64) {
-        self.touched += 1;
-        let is_turn = self.first_touch == FirstTouch::Fast || !self.touched.is_multiple_of(2);
-        let is_fast = is_turn && self.left() > 0 && !self.slow_first.get(page);
+        let is_fast = self.left() > 0 && !self.slow_first.get(page);
         self.present.set(page..page + 1, true);
         self.fast.set(page..page + 1, is_fast);
         *(if is_fast { &mut self.used_fast } else { &mut self.used_slow }) += 1;
@@ -186,7 +172,7 @@ mod tests {
 
     #[test]
     fn first_touch_fills_the_fast_node_then_the_slow_one() {
-        let mut memory = Memory::new(200, 70, FirstTouch::Fast);
+        let mut memory = Memory::new(200, 70);
         memory.touch(0..60);
         memory.touch(50..200);
         assert_eq!((memory.lies(0..200), memory.left()), ((70, 130), 0));
@@ -198,24 +184,15 @@ mod tests {
 
     #[test]
     fn bound_memory_goes_where_it_is_bound_and_spills() {
-        let mut memory = Memory::new(100, 10, FirstTouch::Fast);
+        let mut memory = Memory::new(100, 10);
         memory.bind(0..50, true);
         memory.touch(0..100);
         assert_eq!((memory.lies(0..50), memory.lies(50..100)), ((0, 50), (10, 40)));
     }
 
     #[test]
-    fn turns_are_even_while_there_is_room() {
-        let mut memory = Memory::new(100, 30, FirstTouch::Interleave);
-        memory.touch(0..40);
-        assert_eq!(memory.lies(0..40), (20, 20));
-        memory.touch(40..100);
-        assert_eq!(memory.lies(0..100), (30, 70));
-    }
-
-    #[test]
     fn moves_take_the_room_there_is() {
-        let mut memory = Memory::new(100, 30, FirstTouch::Fast);
+        let mut memory = Memory::new(100, 30);
         memory.touch(0..100);
         assert_eq!(memory.place(50..60, true, 10), 0, "it is full");
         assert_eq!(memory.place(0..100, false, 5), 5);
@@ -244,10 +221,9 @@ mod tests {
     proptest! {
         #[test]
         fn no_node_ever_holds_more_than_its_room(
-            acts in prop::collection::vec(any_act(), 0..40), room in 0u64..300, turns: bool,
+            acts in prop::collection::vec(any_act(), 0..40), room in 0u64..300,
         ) {
-            let first_touch = if turns { FirstTouch::Interleave } else { FirstTouch::Fast };
-            let mut memory = Memory::new(300, room, first_touch);
+            let mut memory = Memory::new(300, room);
             for act in acts {
                 match act {
                     Act::Touch(pages) => memory.touch(pages),

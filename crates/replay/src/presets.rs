@@ -4,9 +4,12 @@
 //! Streams last as long as the lab's workloads, so that policies have the pace and the sizes of
 //! lab/experiments/mat.toml, which divides MAT's by 40.
 
+use tiercel_planner::{Objective, Strategy, UtilityRules};
+use tiercel_policy::pages::baseline::{ClockRules, MeanOf};
 use tiercel_policy::{Config, Prioritise, Trigger};
 
 use crate::drive::Setting;
+use crate::planned::PlanSetting;
 use crate::run::Contender;
 
 /// A tick, milliseconds.
@@ -16,13 +19,23 @@ const EXTENT_BYTES: u64 = 2 << 20;
 const FINEST_BYTES: u64 = 256 << 10;
 
 /// Names that stand for contenders, and what they are.
-pub const PRESETS: [(&str, &str); 7] = [
+pub const PRESETS: [(&str, &str); 14] = [
     ("tiercel", "the default policy: shadow placements"),
     ("never", "births by budget, no moves"),
     ("mat", "MAT as published: nine policies, each assignment enforced"),
     ("interleave", "OS pages in turns"),
     ("clock-dwf", "CLOCK-DWF"),
+    ("clock-dwf-16", "the same with twice the age at which the hand takes an OS page"),
+    ("clock-dwf-forgets", "the same with a mean over as many looks as OS pages are fast"),
     ("2pp", "2PP"),
+    (
+        "oam",
+        "a plan of the stream by OAM's utility, with moves; by time where energies are unknown",
+    ),
+    ("oam-unmoved", "the same without moves"),
+    ("joint", "a plan of the stream that minimises time, with moves"),
+    ("joint-edp", "a plan that minimises the product of energy and delay, if energies are known"),
+    ("all-fast", "fast memory for everything"),
     ("first-touch", "the kernel's first touch, with which all others are compared"),
 ];
 
@@ -35,7 +48,19 @@ pub fn preset(name: &str) -> Option<Vec<(String, Contender)>> {
             one(tiercel(name, Config { trigger: Trigger::Never, ..at_pace(Config::default()) }))
         }
         "interleave" => one(Contender::Interleave),
-        "clock-dwf" => one(Contender::ClockDwf),
+        "clock-dwf" => one(Contender::ClockDwf(ClockRules::default())),
+        "clock-dwf-16" => {
+            one(Contender::ClockDwf(ClockRules { age_max: 16, ..ClockRules::default() }))
+        }
+        "clock-dwf-forgets" => {
+            let mean_of = MeanOf::Resident;
+            one(Contender::ClockDwf(ClockRules { mean_of, ..ClockRules::default() }))
+        }
+        "oam" => one(by_utility(true)),
+        "oam-unmoved" => one(by_utility(false)),
+        "joint" => one(planned(Strategy::Joint, Objective::Time)),
+        "joint-edp" => one(planned(Strategy::Joint, Objective::EnergyDelay)),
+        "all-fast" => one(Contender::AllFast),
         "2pp" => one(Contender::TwoPhase),
         "first-touch" => one(Contender::FirstTouch),
         "mat" => Some(mat()),
@@ -58,6 +83,15 @@ pub fn configured(
 
 fn tiercel(name: &str, policy: Config) -> Contender {
     configured(name, policy, (EXTENT_BYTES, FINEST_BYTES))
+}
+
+fn by_utility(moves: bool) -> Contender {
+    let rules = UtilityRules { moves, ..UtilityRules::default() };
+    planned(Strategy::Utility(rules), Objective::EnergyDelay)
+}
+
+fn planned(strategy: Strategy, objective: Objective) -> Contender {
+    Contender::Planned(PlanSetting { strategy, objective })
 }
 
 /// Times divided by 40, as in that experiment.

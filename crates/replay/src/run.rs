@@ -3,16 +3,21 @@
 //! other runs.
 
 use tiercel_machine::number::{saturating_u64, share_of};
+use tiercel_policy::pages::baseline::{
+    ClockDwf, ClockRules, Interleave, KnownObject, PageBaseline, TwoPhase,
+};
 use tiercel_wire::layout::OS_PAGE_BYTES;
 use tiercel_wire::{Record, Sample};
 
 use crate::births::Births;
 use crate::bound::Life;
 use crate::drive::{Counted, Driver, Setting, SettingError};
+use crate::energy::{Joules, Traffic, Usage};
 use crate::heap::{Freed, Heap};
-use crate::memory::{FirstTouch, Memory, pages_of};
+use crate::memory::{Memory, pages_of};
 use crate::mover::Done;
-use crate::pages::{ClockDwf, PagePolicy, TwoPhase};
+use crate::pages::PageDriver;
+use crate::planned::{PlanDriver, PlanSetting};
 use crate::sampler::Sampler;
 use crate::speed::Speeds;
 use crate::stream::{Accesses, Event, Stream, What, range_of};
@@ -23,12 +28,16 @@ use crate::world::{Spent, World};
 pub enum Contender {
     /// The kernel: first touch.
     FirstTouch,
+    /// Fast memory for everything, all of it provisioned.
+    AllFast,
     /// The kernel: in turns.
     Interleave,
     /// CLOCK-DWF.
-    ClockDwf,
+    ClockDwf(ClockRules),
     /// 2PP, with the stream itself as its profile.
     TwoPhase,
+    /// A plan, with the stream itself as its profile.
+    Planned(PlanSetting),
     /// Tiercel with this policy.
     Tiercel(Box<Setting>),
 }
@@ -97,6 +106,12 @@ pub struct RunReport {
     pub promoted_bytes: u64,
     /// Bytes moved to slow memory.
     pub demoted_bytes: u64,
+    /// Bytes through fast and slow memory, by accesses.
+    pub traffic: [Traffic; 2],
+    /// Bytes of fast memory that the run had.
+    pub provisioned_bytes: u64,
+    /// Energy; `None` where the machine's description does not have it.
+    pub joules: Option<Joules>,
     /// Samples taken.
     pub samples: u64,
     /// Ticks, those at which a decision was made, and those at which the mover was busy.
@@ -114,24 +129,15 @@ pub fn replay(
     contender: &Contender,
     (model, seed): (&Model, u64),
 ) -> Result<RunReport, SettingError> {
-    let is_hosted = matches!(contender, Contender::Tiercel(_));
+    let is_hosted = matches!(contender, Contender::Tiercel(_) | Contender::Planned(_));
     let own_bytes = if is_hosted { model.own_bytes } else { 0 };
-    let is_in_turns = *contender == Contender::Interleave;
-    let first_touch = if is_in_turns { FirstTouch::Interleave } else { FirstTouch::Fast };
+    let is_all_fast = *contender == Contender::AllFast;
+    let room_bytes = if is_all_fast { stream.os_pages * OS_PAGE_BYTES } else { room_bytes };
     // The budget does not know what Tiercel takes itself.
-    let left = room_bytes.saturating_sub(own_bytes) / OS_PAGE_BYTES;
-    let memory = Memory::new(stream.os_pages, left, first_touch);
-    let mut placer = match contender {
-        Contender::FirstTouch | Contender::Interleave => Placer::Kernel,
-        Contender::ClockDwf => Placer::Pages(Box::new(ClockDwf::new(stream.os_pages, seed))),
-        Contender::TwoPhase => {
-            Placer::Pages(Box::new(TwoPhase::new(lives, stream.os_pages, room_bytes)))
-        }
-        Contender::Tiercel(setting) => {
-            let host = Host::new(setting, (stream, speeds, room_bytes), (model, seed))?;
-            Placer::Tiercel(Box::new(host))
-        }
-    };
+    let left_bytes = room_bytes.saturating_sub(own_bytes);
+    let memory = Memory::new(stream.os_pages, left_bytes / OS_PAGE_BYTES);
+    let mut placer =
+        placer((stream, lives), (speeds, room_bytes, left_bytes), contender, (model, seed))?;
     let mut world = World::new(speeds, memory);
     let mut heap = Heap::new(model.freed);
     let mut done_ns = 0;
@@ -142,16 +148,58 @@ pub fn replay(
         debug_assert!(world.memory.is_sound(), "no node holds more than its room");
     }
     placer.work(&mut world, stream.work_ns - done_ns);
-    Ok(report(&world, &placer))
+    let peak_bytes = stream.peak_bytes();
+    let provisioned_bytes = if is_all_fast { peak_bytes } else { room_bytes };
+    Ok(report(&world, &placer, [provisioned_bytes, peak_bytes]))
 }
 
-fn report(world: &World<'_>, placer: &Placer) -> RunReport {
+fn placer(
+    (stream, lives): (&Stream, &[Life]),
+    (speeds, room_bytes, left_bytes): (&Speeds, u64, u64),
+    contender: &Contender,
+    (model, seed): (&Model, u64),
+) -> Result<Placer, SettingError> {
+    let (os_pages, room) = (stream.os_pages, left_bytes / OS_PAGE_BYTES);
+    let baseline: Box<dyn PageBaseline> = match contender {
+        Contender::FirstTouch | Contender::AllFast => return Ok(Placer::Kernel),
+        Contender::Interleave => Box::new(Interleave::new(os_pages, room)),
+        Contender::ClockDwf(rules) => Box::new(ClockDwf::new(os_pages, room, *rules)),
+        Contender::TwoPhase => Box::new(TwoPhase::new(&known(lives), os_pages, room)),
+        Contender::Planned(setting) => {
+            let driver = PlanDriver::new((stream, lives), (speeds, left_bytes), *setting)?;
+            return Ok(Placer::Planned(Box::new(driver)));
+        }
+        Contender::Tiercel(setting) => {
+            let host = Host::new(setting, (stream, speeds, room_bytes), (model, seed))?;
+            return Ok(Placer::Tiercel(Box::new(host)));
+        }
+    };
+    Ok(Placer::Pages(PageDriver::new(baseline, seed)))
+}
+
+/// What 2PP's profile has of a stream's lives.
+fn known(lives: &[Life]) -> Vec<KnownObject> {
+    let of = |life: &Life| KnownObject {
+        os_pages: pages_of(life.addr, life.bytes),
+        benefit: life.value_ns,
+    };
+    lives.iter().map(of).collect()
+}
+
+fn report(world: &World<'_>, placer: &Placer, provisioned_bytes: [u64; 2]) -> RunReport {
+    let moved_bytes =
+        [world.mover.promoted, world.mover.demoted].map(|count| count * OS_PAGE_BYTES);
+    let (traffic, time_ns) = (world.traffic, world.clock_ns());
+    let usage = Usage { traffic, moved_bytes, provisioned_bytes, time_ns };
     let mut report = RunReport {
-        time_ns: world.clock_ns(),
+        time_ns,
+        traffic,
+        provisioned_bytes: provisioned_bytes[0],
+        joules: world.speeds.energies.map(|energies| Joules::of(&energies, &usage)),
         spent: world.spent,
         mover_ns: world.mover.spent_ns,
-        promoted_bytes: world.mover.promoted * OS_PAGE_BYTES,
-        demoted_bytes: world.mover.demoted * OS_PAGE_BYTES,
+        promoted_bytes: moved_bytes[0],
+        demoted_bytes: moved_bytes[1],
         ..RunReport::default()
     };
     if let Placer::Tiercel(host) = placer {
@@ -163,7 +211,8 @@ fn report(world: &World<'_>, placer: &Placer) -> RunReport {
 
 enum Placer {
     Kernel,
-    Pages(Box<dyn PagePolicy>),
+    Pages(PageDriver),
+    Planned(Box<PlanDriver>),
     Tiercel(Box<Host>),
 }
 
@@ -181,6 +230,9 @@ impl Placer {
     }
 
     fn happen(&mut self, world: &mut World<'_>, heap: &mut Heap, event: &Event) {
+        if let Placer::Planned(driver) = self {
+            driver.on_time(world, event.at_ns);
+        }
         match &event.what {
             What::Record(record) => self.record(world, heap, event.pid, *record),
             What::Accesses(accesses) => self.access(world, event.pid, accesses),
@@ -202,10 +254,9 @@ impl Placer {
         let is_death = matches!(record, Record::Died { .. });
         match (self, pages.clone()) {
             (Placer::Tiercel(host), _) => host.record(world, pid, record),
-            (Placer::Pages(policy), Some(pages)) if is_birth => policy.born(world, pages),
-            (Placer::Pages(policy), Some(pages)) if is_death => {
-                policy.died(world, pages, goes_back);
-            }
+            (Placer::Planned(driver), _) => driver.record(world, &record),
+            (Placer::Pages(driver), Some(pages)) if is_birth => driver.born(pages),
+            (Placer::Pages(driver), Some(pages)) if is_death => driver.died(pages, goes_back),
             _ => {}
         }
         if let (true, Some(pages)) = (goes_back, pages) {
@@ -216,9 +267,9 @@ impl Placer {
     fn access(&mut self, world: &mut World<'_>, pid: u32, accesses: &Accesses) {
         let pages = pages_of(accesses.addr, accesses.bytes);
         match self {
-            Placer::Kernel => world.access(accesses),
-            Placer::Pages(policy) => {
-                policy.access(world, pages, accesses);
+            Placer::Kernel | Placer::Planned(_) => world.access(accesses),
+            Placer::Pages(driver) => {
+                driver.access(world, pages, accesses);
                 world.access(accesses);
             }
             Placer::Tiercel(host) => {
@@ -392,6 +443,18 @@ fn at_time(record: Record, now_ns: u64) -> Record {
         | Record::Exit { time_ns } => *time_ns = now_ns,
     }
     record
+}
+
+impl RunReport {
+    /// Time of moves, nanoseconds: those that the program waited for, and the mover's.
+    pub fn moving_ns(&self) -> f64 {
+        self.spent.faults_ns + self.mover_ns
+    }
+
+    /// Bytes written to slow memory: by accesses and by moves.
+    pub fn written_slow_bytes(&self) -> f64 {
+        self.traffic[1].written_bytes + self.demoted_bytes as f64
+    }
 }
 
 /// Bytes of fast memory that a share of a stream's peak is, in whole OS pages.

@@ -85,7 +85,6 @@ impl Sampler {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::FirstTouch;
     use crate::stream::BASE;
     use tiercel_machine::Machine;
 
@@ -93,7 +92,7 @@ mod tests {
     fn samples_stand_for_all_accesses_wherever_they_lie() {
         let machine = Machine::builtin("cascadelake-optane").unwrap().unwrap();
         let speeds = Speeds::new(&machine).unwrap();
-        let mut memory = Memory::new(100, 25, FirstTouch::Fast);
+        let mut memory = Memory::new(100, 25);
         memory.touch(0..100);
         let bytes = 100 * OS_PAGE_BYTES;
         let accesses = Accesses {

@@ -15,6 +15,7 @@
 
 use tiercel_machine::{Machine, MissCost, Node, NodeId};
 
+use crate::energy::NodeEnergy;
 use crate::stream::Accesses;
 
 /// What keeps a machine from being replayed.
@@ -46,6 +47,8 @@ pub struct Speeds {
     pub slow: NodeId,
     of_fast: MissCost,
     of_slow: MissCost,
+    /// What bytes in the fast one and in the slow one cost, where that is known of both.
+    pub energies: Option<[NodeEnergy; 2]>,
 }
 
 impl Speeds {
@@ -59,11 +62,14 @@ impl Speeds {
         let ids = [best.nodes[0], last.nodes[0]];
         let of = |id: NodeId| cost(machine, machine.node(id).ok_or_else(one_tier)?);
         let (of_fast, of_slow) = (of(ids[0])?, of(ids[1])?);
+        let energy = |id: NodeId| machine.node(id).and_then(NodeEnergy::of);
+        let energies = energy(ids[0]).zip(energy(ids[1])).map(|(fast, slow)| [fast, slow]);
         let two = machine.part(&ids).map_err(|_| one_tier())?;
         // The part is numbered from 0 in the order of the machine's numbers.
         let is_first = ids[0] < ids[1];
         let (fast, slow) = if is_first { (0, 1) } else { (1, 0) };
-        Ok(Speeds { machine: two, fast: NodeId(fast), slow: NodeId(slow), of_fast, of_slow })
+        let (fast, slow) = (NodeId(fast), NodeId(slow));
+        Ok(Speeds { machine: two, fast, slow, of_fast, of_slow, energies })
     }
 
     /// The machine with so much fast memory.
@@ -87,8 +93,26 @@ impl Speeds {
     /// The latency a sampler reports of such an access, from fast memory or from slow, nanoseconds:
     /// where bandwidth binds, what is under way at once waits for it (Little's law).
     pub fn latency_ns(&self, accesses: &Accesses, is_fast: bool, is_write: bool) -> f64 {
-        let speed = if is_fast { &self.of_fast } else { &self.of_slow };
-        speed.miss_ns(accesses.at_once, accesses.apart, is_write) * accesses.at_once
+        self.of(is_fast).miss_ns(accesses.at_once, accesses.apart, is_write) * accesses.at_once
+    }
+
+    /// Bytes that a line draws from a memory, a whole block where that reads blocks.
+    pub fn drawn_bytes(&self, is_fast: bool, is_apart: bool) -> f64 {
+        self.of(is_fast).drawn_bytes(is_apart)
+    }
+
+    /// Bandwidth that one CPU has in a memory, GB/s: reads, and lines that are read, changed and
+    /// written back.
+    pub fn gb_s(&self, is_fast: bool) -> (f64, f64) {
+        let of = self.of(is_fast);
+        // With endless misses under way bandwidth alone counts.
+        let read_ns = of.miss_ns(f64::INFINITY, false, false);
+        let line_bytes = of.drawn_bytes(false);
+        (line_bytes / read_ns, line_bytes / (read_ns + of.write_back_ns(false)))
+    }
+
+    fn of(&self, is_fast: bool) -> &MissCost {
+        if is_fast { &self.of_fast } else { &self.of_slow }
     }
 
     /// Time of the CPU for a promoted byte, nanoseconds.

@@ -9,6 +9,7 @@
 use tiercel_machine::number::saturating_u64;
 use tiercel_wire::layout::OS_PAGE_BYTES;
 
+use crate::energy::Traffic;
 use crate::memory::{Memory, Pages, pages_of};
 use crate::mover::Mover;
 use crate::speed::Speeds;
@@ -26,6 +27,8 @@ pub struct World<'a> {
     clock_ns: f64,
     /// What the time was spent on.
     pub spent: Spent,
+    /// Bytes through fast and slow memory, by accesses.
+    pub traffic: [Traffic; 2],
 }
 
 /// What a run's time was spent on, nanoseconds, beside the mover's.
@@ -50,8 +53,8 @@ pub struct Spent {
 impl<'a> World<'a> {
     /// Time 0.
     pub fn new(speeds: &'a Speeds, memory: Memory) -> World<'a> {
-        let (mover, spent) = (Mover::default(), Spent::default());
-        World { speeds, memory, mover, clock_ns: 0.0, spent }
+        let (mover, spent, traffic) = (Mover::default(), Spent::default(), Default::default());
+        World { speeds, memory, mover, clock_ns: 0.0, spent, traffic }
     }
 
     /// The clock, nanoseconds.
@@ -78,6 +81,12 @@ impl<'a> World<'a> {
         let misses = accesses.misses() as f64;
         self.spent.misses += misses;
         self.spent.fast_misses += misses * (1.0 - slow_share);
+        for (is_fast, share) in [(true, 1.0 - slow_share), (false, slow_share)] {
+            let line_bytes = self.speeds.drawn_bytes(is_fast, accesses.apart) * share;
+            let traffic = &mut self.traffic[usize::from(!is_fast)];
+            traffic.read_bytes += misses * line_bytes;
+            traffic.written_bytes += accesses.dirtied as f64 * line_bytes;
+        }
         let stall_ns = self.speeds.value_ns(accesses) * slow_share;
         self.spent.stall_ns += stall_ns;
         self.pass(stall_ns);
@@ -131,7 +140,6 @@ impl<'a> World<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::FirstTouch;
     use crate::stream::BASE;
     use tiercel_ledger::Range;
     use tiercel_ledger::movement::{Move, Reason};
@@ -149,7 +157,7 @@ mod tests {
     #[test]
     fn the_mover_and_the_program_take_turns() {
         let speeds = speeds();
-        let mut world = World::new(&speeds, Memory::new(100, 100, FirstTouch::Fast));
+        let mut world = World::new(&speeds, Memory::new(100, 100));
         world.memory.bind(0..100, true);
         world.access(&Accesses {
             addr: BASE,
@@ -177,7 +185,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_fails_and_a_look_finds_it() {
         let speeds = speeds();
-        let mut world = World::new(&speeds, Memory::new(100, 30, FirstTouch::Fast));
+        let mut world = World::new(&speeds, Memory::new(100, 30));
         world.memory.touch(0..90);
         world.mover.submit(vec![moved(speeds.fast, 100)]);
         world.work(1.0);

@@ -5,7 +5,7 @@ use tiercel_machine::Machine;
 use tiercel_policy::{Config, Gate, Trigger};
 use tiercel_replay::{
     Accesses, Contender, Event, Half, Items, Model, MoveCosts, Piece, Setting, Speeds, Stream,
-    What, lives, replay,
+    What, lives, preset, replay,
 };
 use tiercel_wire::{Flags, Record, Version};
 
@@ -118,6 +118,10 @@ proptest! {
     }
 }
 
+fn named(name: &str) -> Contender {
+    preset(name).unwrap().remove(0).1
+}
+
 fn contenders() -> Vec<Contender> {
     let tiercel = |gate, trigger| {
         let policy = Config { tick_ms: 10, gate, trigger, ..Config::default() };
@@ -128,7 +132,10 @@ fn contenders() -> Vec<Contender> {
     vec![
         Contender::FirstTouch,
         Contender::Interleave,
-        Contender::ClockDwf,
+        named("clock-dwf"),
+        named("clock-dwf-forgets"),
+        named("oam"),
+        named("joint"),
         Contender::TwoPhase,
         tiercel(Gate::None, "time:ticks=1".parse().unwrap()),
         tiercel(Gate::default(), "time:ticks=1".parse().unwrap()),

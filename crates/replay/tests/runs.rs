@@ -3,8 +3,8 @@
 use tiercel_machine::Machine;
 use tiercel_policy::{Config, Gate, Trigger};
 use tiercel_replay::{
-    Accesses, BASE, Contender, Event, Half, Model, RunReport, Setting, Speeds, Stream, What, lives,
-    preset, recipes, replay,
+    Accesses, BASE, Contender, Event, Half, Model, PRESETS, RunReport, Setting, Speeds, Stream,
+    What, lives, preset, recipes, replay,
 };
 use tiercel_wire::{Flags, Record, Version};
 
@@ -54,11 +54,20 @@ fn reads(addr: u64, bytes: u64, reads: u64) -> Accesses {
 }
 
 fn run(stream: &Stream, room_bytes: u64, contender: &Contender, seed: u64) -> RunReport {
+    run_on(&speeds(), stream, room_bytes, contender, seed)
+}
+
+fn run_on(
+    speeds: &Speeds,
+    stream: &Stream,
+    room_bytes: u64,
+    contender: &Contender,
+    seed: u64,
+) -> RunReport {
     stream.check().unwrap();
-    let speeds = speeds();
-    let lives = lives(stream, &speeds);
+    let lives = lives(stream, speeds);
     let model = Model::default();
-    replay((stream, &lives), (&speeds, room_bytes), contender, (&model, seed)).unwrap()
+    replay((stream, &lives), (speeds, room_bytes), contender, (&model, seed)).unwrap()
 }
 
 fn named(name: &str) -> Contender {
@@ -94,8 +103,7 @@ fn first_touch_by_hand() {
 
 #[test]
 fn every_nanosecond_is_accounted_for() {
-    let names = ["tiercel", "never", "mat", "interleave", "clock-dwf", "2pp", "first-touch"];
-    let contenders: Vec<_> = names.iter().flat_map(|name| preset(name).unwrap()).collect();
+    let contenders: Vec<_> = PRESETS.iter().flat_map(|(name, _)| preset(name).unwrap()).collect();
     let wanted = ["moving/1", "churn/2", "tenants/0", "growing/3", "squeeze/1"];
     for recipe in recipes().iter().filter(|one| wanted.contains(&one.name.as_str())) {
         let stream = recipe.stream(1);
@@ -165,8 +173,73 @@ fn what_is_written_goes_to_fast_memory_with_clock_dwf() {
             (one.writes, one.dirtied, one.reads) = (one.reads, one.reads, 0);
         }
     }
-    let report = run(&stream, 5 * MIB, &Contender::ClockDwf, 1);
+    let report = run(&stream, 5 * MIB, &named("clock-dwf"), 1);
     // Its first access to most OS pages is a write, so that hardly any has to move.
     let fast = report.spent.fast_misses / report.spent.misses;
     assert!((0.45..0.6).contains(&fast), "{fast}: all of the written, none of the read one");
+}
+
+fn pcm() -> Speeds {
+    Speeds::new(&Machine::builtin("pcm").unwrap().unwrap()).unwrap()
+}
+
+#[test]
+fn joules_of_a_run_by_hand() {
+    // 10 OS pages, of which 4 are fast, on OAM's table 2: 20,001 lines read.
+    let stream = stream(&[(10 * PAGE, 1000)], 20);
+    let report = run_on(&pcm(), &stream, 4 * PAGE, &Contender::FirstTouch, 1);
+    let joules = report.joules.unwrap();
+    let bits = 20_001.0 * 64.0 * 8.0;
+    let want = bits * (0.4 * 1.17 + 0.6 * 2.47) * 1e-12;
+    assert!((joules.accesses_j - want).abs() < want * 1e-9, "{joules:?} {want}");
+    let held = 0.329 / (1u64 << 35) as f64 * 4.0 * 4096.0 * report.time_ns * 1e-9;
+    assert!((joules.holding_j - held).abs() < held * 1e-9, "{joules:?} {held}");
+    assert!(joules.moves_j == 0.0 && report.written_slow_bytes() == 0.0);
+    assert!(run(&stream, 4 * PAGE, &Contender::FirstTouch, 1).joules.is_none(), "not known");
+    let all = run_on(&pcm(), &stream, 4 * PAGE, &Contender::AllFast, 1);
+    assert_eq!((all.provisioned_bytes, all.spent.stall_ns), (10 * PAGE, 0.0));
+    let all = all.joules.unwrap();
+    assert!((all.accesses_j - bits * 1.17e-12).abs() < 1e-9 * all.accesses_j);
+}
+
+/// The first of two objects is read in the first half, the second in the second half.
+fn turned() -> Stream {
+    let mut stream = stream(&[(8 * MIB, 40_000), (8 * MIB, 40_000)], 400);
+    let half_ns = stream.work_ns / 2;
+    stream.events.retain(|event| match &event.what {
+        What::Accesses(one) if one.reads > 1 => (one.addr == BASE) == (event.at_ns < half_ns),
+        _ => true,
+    });
+    stream
+}
+
+#[test]
+fn plans_are_born_right_and_move_where_that_pays() {
+    let stream = turned();
+    let room = 12 * MIB;
+    let report = |name: &str| run_on(&pcm(), &stream, room, &named(name), 1);
+    let (oam, unmoved, joint) = (report("oam"), report("oam-unmoved"), report("joint"));
+    // By utility: the second one is born slow, and moves up into the room that is left.
+    assert!(oam.promoted_bytes >= 3 * MIB, "{oam:?}");
+    assert_eq!(unmoved.promoted_bytes + unmoved.demoted_bytes, 0);
+    assert!(oam.time_ns < unmoved.time_ns, "{oam:?} {unmoved:?}");
+    // Both in turn: 3 of the second one's 8 MiB are born in the room that the first one leaves.
+    assert!(joint.promoted_bytes >= 4 * MIB, "{joint:?}");
+    assert!(joint.time_ns < oam.time_ns, "{joint:?} {oam:?}");
+    let fast = joint.spent.fast_misses / joint.spent.misses;
+    assert!(fast > 0.95, "{fast}");
+}
+
+#[test]
+fn a_plan_that_the_planner_refuses_is_an_error() {
+    let stream = stream(&[(8 * MIB, 100)], 2);
+    let lives = lives(&stream, &pcm());
+    let rules = tiercel_planner::UtilityRules { epsilon: 0.5, ..Default::default() };
+    let setting = tiercel_replay::PlanSetting {
+        strategy: tiercel_planner::Strategy::Utility(rules),
+        objective: tiercel_planner::Objective::Time,
+    };
+    let contender = Contender::Planned(setting);
+    let refused = replay((&stream, &lives), (&pcm(), MIB), &contender, (&Model::default(), 1));
+    assert!(refused.unwrap_err().to_string().contains("epsilon"));
 }

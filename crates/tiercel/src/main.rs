@@ -26,6 +26,7 @@ mod program;
 mod record;
 mod replay;
 mod replay_args;
+mod replay_energy;
 mod report;
 mod run;
 mod show;

@@ -14,7 +14,7 @@ use tiercel_machine::{NodeId, short_bytes};
 use tiercel_plan::{
     Basis, Plan, PlannedClass, PlannedPlacement, PlannedRange, PlannedSite, write_plan,
 };
-use tiercel_planner::score_ns;
+use tiercel_planner::{Object, Objective, Utility, score_ns, utilities, utility};
 use tiercel_profile::{Frame, Profile, site_label};
 
 /// Costs of moves that are shown: between two memories; of more the file has the others.
@@ -271,11 +271,9 @@ fn frame_line(frame: &Frame) -> String {
 fn scores(result: &PlanResult, site: usize, class: &PlannedClass) -> String {
     let (workload, memories) = (&result.input.workload, &result.memories);
     let slowest = &memories[memories.len() - 1];
-    let of_class = result.groups.iter().zip(&workload.objects).filter(|(group, _)| {
-        group.site as usize == site && 1u64 << group.size_class.max(12) == class.up_to_bytes
-    });
+    let of_class: Vec<&Object> = of_class(result, site, class);
     let (mut gains, mut bytes, mut reads, mut writes) = (vec![0.0; memories.len()], 0, 0.0, 0.0);
-    for (_, object) in of_class {
+    for object in &of_class {
         bytes += object.bytes;
         for one in &object.uses {
             reads += one.reads;
@@ -296,12 +294,50 @@ fn scores(result: &PlanResult, site: usize, class: &PlannedClass) -> String {
             seconds(gain / (bytes.max(1) as f64 / (1 << 20) as f64)),
         );
     }
+    text.push_str(&utility_line(result, &of_class));
     let price = result.found.prices.first().filter(|price| **price > 0.0);
     if let Some(price) = price {
         let per_mib = seconds(price * (1 << 20) as f64);
         let _ = writeln!(text, "    a MiB of the fastest memory is worth {per_mib} in this plan");
     }
     text
+}
+
+/// The planner's objects of a class, of which a large one may be several.
+fn of_class<'a>(result: &'a PlanResult, site: usize, class: &PlannedClass) -> Vec<&'a Object> {
+    let all = result.groups.iter().zip(&result.input.workload.objects);
+    let own = all.filter(|(group, _)| {
+        group.site as usize == site && 1u64 << group.size_class.max(12) == class.up_to_bytes
+    });
+    own.map(|(_, object)| object).collect()
+}
+
+/// U of OAM Eq. 1: lowest and highest over the objects, and over their phases.
+fn utility_line(result: &PlanResult, objects: &[&Object]) -> String {
+    let (workload, memories) = (&result.input.workload, &result.memories);
+    let lives = objects.iter().map(|object| utility(workload, object, memories));
+    let phases = objects.iter().flat_map(|object| utilities(workload, object, memories));
+    let knows_energy = memories.iter().all(|memory| memory.energy.is_some());
+    let objective = if knows_energy { Objective::EnergyDelay } else { Objective::Time };
+    let (lives, phases): (Vec<Utility>, Vec<Utility>) = (lives.collect(), phases.collect());
+    let most = |of: &dyn Fn(&Utility) -> f64| between(&lives, of);
+    let factors = match knows_energy {
+        true => format!("delay {} x energy {}", most(&|one| one.delay), most(&|one| one.energy)),
+        false => "of delay alone: energies are unknown".to_owned(),
+    };
+    let (whole, by_phase) =
+        (most(&|one| one.of(objective)), between(&phases, &|one| one.of(objective)));
+    format!("    utility (OAM) {whole}, {factors}; by phase {by_phase}\n")
+}
+
+/// `3.05`, or `0.00 to 3.05`.
+fn between(all: &[Utility], of: &dyn Fn(&Utility) -> f64) -> String {
+    let least = all.iter().map(of).fold(f64::INFINITY, f64::min);
+    let most = all.iter().map(of).fold(0.0, f64::max);
+    if format!("{least:.2}") == format!("{most:.2}") {
+        return format!("{most:.2}");
+    }
+    format!("{least:.2} to {most:.2}")
 }
 
 /// Nanoseconds as people read them.

@@ -6,7 +6,7 @@ use clap::{Args as ClapArgs, ValueEnum};
 use std::path::PathBuf;
 use tiercel_advisor::PlanRequest;
 use tiercel_plan::Unplanned;
-use tiercel_planner::{Objective, Strategy};
+use tiercel_planner::{Objective, Strategy, UtilityRules};
 use tiercel_policy::Limit;
 
 /// Arguments of `tiercel plan`.
@@ -47,9 +47,15 @@ pub struct PlanRequestArgs {
     /// How many phases `phased` looks ahead
     #[arg(long, value_name = "PHASES", default_value_t = 1)]
     pub ahead: u32,
-    /// What to minimise
-    #[arg(long, value_enum, default_value_t = ObjectiveArg::Time)]
-    pub objective: ObjectiveArg,
+    /// Utility above which an object is hot for `oam`; above 1
+    #[arg(long, value_name = "UTILITY", default_value_t = UtilityRules::default().epsilon)]
+    pub epsilon: f64,
+    /// Share of the fast memory that `oam` fills without regard to what comes, 0 to 1
+    #[arg(long, value_name = "SHARE", default_value_t = UtilityRules::default().phi)]
+    pub phi: f64,
+    /// What to minimise; by default time, and edp for `oam`
+    #[arg(long, value_enum)]
+    pub objective: Option<ObjectiveArg>,
     /// Largest slowdown accepted for energy: 10%
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     pub slowdown: Option<f64>,
@@ -75,6 +81,10 @@ pub enum StrategyArg {
     Phased,
     /// All phases in one program: objects move when the benefit over the whole run exceeds the cost
     Joint,
+    /// OAM as published: by utility at each birth, and where it changes
+    Oam,
+    /// OAM as published, without moves
+    OamUnmoved,
 }
 
 /// Objectives by name.
@@ -105,7 +115,9 @@ impl PlanRequestArgs {
             fast: Limit::Capacity,
             strategy,
             ahead: 1,
-            objective: ObjectiveArg::Time,
+            epsilon: UtilityRules::default().epsilon,
+            phi: UtilityRules::default().phi,
+            objective: None,
             slowdown: None,
             unplanned: UnplannedArg::Slowest,
             at_entry: false,
@@ -115,18 +127,8 @@ impl PlanRequestArgs {
     /// The request for a given capacity of fast memory and peak of the program, bytes.
     pub fn request(&self, fast: Limit, peak_bytes: u64) -> PlanRequest {
         PlanRequest {
-            strategy: match self.strategy {
-                StrategyArg::Fcfs => Strategy::FirstCome,
-                StrategyArg::Idp => Strategy::Initial,
-                StrategyArg::Lifetimes => Strategy::Lifetimes,
-                StrategyArg::Phased => Strategy::Phases { ahead: self.ahead },
-                StrategyArg::Joint => Strategy::Joint,
-            },
-            objective: match self.objective {
-                ObjectiveArg::Time => Objective::Time,
-                ObjectiveArg::Energy => Objective::Energy,
-                ObjectiveArg::Edp => Objective::EnergyDelay,
-            },
+            strategy: self.strategy(),
+            objective: self.objective(),
             slowdown_max: self.slowdown,
             fast_bytes: match fast {
                 Limit::Capacity => u64::MAX,
@@ -141,6 +143,32 @@ impl PlanRequestArgs {
                 UnplannedArg::Budget => Unplanned::Budget,
             },
             prefetch: !self.at_entry,
+        }
+    }
+
+    fn strategy(&self) -> Strategy {
+        let utility =
+            |moves| Strategy::Utility(UtilityRules { epsilon: self.epsilon, phi: self.phi, moves });
+        match self.strategy {
+            StrategyArg::Fcfs => Strategy::FirstCome,
+            StrategyArg::Idp => Strategy::Initial,
+            StrategyArg::Lifetimes => Strategy::Lifetimes,
+            StrategyArg::Phased => Strategy::Phases { ahead: self.ahead },
+            StrategyArg::Joint => Strategy::Joint,
+            StrategyArg::Oam => utility(true),
+            StrategyArg::OamUnmoved => utility(false),
+        }
+    }
+
+    /// OAM's model is the product of energy and delay (OAM 3.3); all others minimise time.
+    fn objective(&self) -> Objective {
+        let is_oam = matches!(self.strategy, StrategyArg::Oam | StrategyArg::OamUnmoved);
+        match self.objective {
+            Some(ObjectiveArg::Time) => Objective::Time,
+            Some(ObjectiveArg::Energy) => Objective::Energy,
+            Some(ObjectiveArg::Edp) => Objective::EnergyDelay,
+            None if is_oam => Objective::EnergyDelay,
+            None => Objective::Time,
         }
     }
 }

@@ -3,6 +3,7 @@
 
 use crate::engine::{described, read_settings};
 use crate::replay_args::ReplayArgs;
+use crate::replay_energy::{EnergyStanding, energy_standings, energy_text};
 use crate::table::{Align, Table};
 use crate::terminal::{note, printable, say, say_json};
 use anyhow::{Context, Result, bail};
@@ -34,6 +35,8 @@ struct Printed<'a> {
     /// What recorded streams could not take over, by stream.
     lost: BTreeMap<String, Vec<String>>,
     summary: Vec<Standing>,
+    /// Empty where the machine's description has no energies.
+    energy: Vec<EnergyStanding>,
     comparisons: Vec<Comparison>,
 }
 
@@ -83,13 +86,15 @@ pub fn replay(args: &ReplayArgs) -> Result<()> {
         args.seed
     ));
     let summary = standings(&comparisons);
+    let energy = energy_standings(&comparisons, &args.static_power);
     if args.json {
         let Bench { seed, seeds, .. } = bench;
         let (machine, period, scale) = (args.machine.as_str(), args.period, args.scale);
-        let all = Printed { machine, seed, seeds, period, scale, lost, summary, comparisons };
+        let all =
+            Printed { machine, seed, seeds, period, scale, lost, summary, energy, comparisons };
         return say_json(&all);
     }
-    say(&text(args, &comparisons, &summary, &lost))
+    say(&text(args, &comparisons, (&summary, &energy), &lost))
 }
 
 /// A stream that is made when it is replayed.
@@ -249,7 +254,7 @@ fn percent(per_mille: u64) -> String {
 fn text(
     args: &ReplayArgs,
     comparisons: &[Comparison],
-    summary: &[Standing],
+    (summary, energy): (&[Standing], &[EnergyStanding]),
     lost: &BTreeMap<String, Vec<String>>,
 ) -> String {
     let mut text = rows(comparisons, args.rows);
@@ -264,6 +269,7 @@ fn text(
         args.seeds,
         printable(&args.machine)
     );
+    text.push_str(&energy_text(energy));
     for (stream, lost) in lost {
         let _ = writeln!(text, "{} lost {}", printable(stream), lost.join("; "));
     }

@@ -15,8 +15,8 @@ pub struct ReplayArgs {
     /// Replay a recorded profile as well; repeatable
     #[arg(long, value_name = "PROFILE")]
     pub profile: Vec<PathBuf>,
-    /// Who places memory: tiercel, never, mat, mat:PRIORITISE:TRIGGER, interleave, clock-dwf, 2pp,
-    /// or config (with --config)
+    /// Who places memory: tiercel, never, mat, mat:PRIORITISE:TRIGGER, oam, oam-unmoved, joint,
+    /// joint-edp, interleave, clock-dwf (-16, -forgets), 2pp, all-fast, or config (with --config)
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "tiercel,never")]
     pub policy: Vec<String>,
     /// Configuration file whose policy `config` is
@@ -42,6 +42,10 @@ pub struct ReplayArgs {
     /// See the gap between the memories so many times too large
     #[arg(long, value_name = "TIMES", default_value_t = 1.0)]
     pub scale: f64,
+    /// Show energies with so many times the static power of the machine's description
+    #[arg(long, value_name = "TIMES", value_delimiter = ',', default_value = "1,8,64")]
+    #[arg(value_parser = times)]
+    pub static_power: Vec<f64>,
     /// Freed memory goes back to the kernel at once; by default as glibc does it
     #[arg(long)]
     pub freed_goes_back: bool,
@@ -64,9 +68,24 @@ fn per_mille(text: &str) -> Result<u64, String> {
     Ok(saturating_u64((percent * 10.0).round()))
 }
 
+/// A factor from 0 on, as `8` or `x8`.
+fn times(text: &str) -> Result<f64, String> {
+    let factor = text.trim().trim_start_matches('x').parse().unwrap_or(f64::NAN);
+    let is_sound = (0.0..=1e6).contains(&factor);
+    is_sound.then_some(factor).ok_or(format!("`{text}`: want a factor from 0 on, as 8"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn factors_are_from_0_on() {
+        assert_eq!((times("x8"), times("0")), (Ok(8.0), Ok(0.0)));
+        for wrong in ["-1", "x", "", "nan"] {
+            assert!(times(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn shares_are_thousandths_of_the_peak() {

@@ -269,6 +269,18 @@ fn a_place_is_explained() {
     let said = common::stdout(&output);
     assert!(output.status.success() && said.contains("app.c:"), "{said}{}", stderr(&output));
     assert!(said.contains("all in"), "{said}");
+    assert!(said.contains("utility (OAM) 1.00, delay 1.00 x energy 1.00; by phase 1.00"), "{said}");
+    let oam = ["plan", "app.profile", "--explain", "make_grid", "--strategy", "oam"];
+    let output = stage.tiercel(&[&oam[..], &["--machine", "pcm"]].concat());
+    let said = common::stdout(&output);
+    assert!(said.contains("utility (OAM) 0.00, delay 1.00 x energy 0.00; by phase"), "{said}");
+    let output = stage.tiercel(&[&oam[..], &["--machine", "optane-oam"]].concat());
+    assert!(stderr(&output).contains("the energy of memory"), "{}", stderr(&output));
+    let by_time = ["--machine", "optane-oam", "--objective", "time"];
+    let said = common::stdout(&stage.tiercel(&[&oam[..], &by_time].concat()));
+    assert!(said.contains("utility (OAM) 1.00, of delay alone: energies are unknown"), "{said}");
+    let output = stage.tiercel(&[&oam[..], &["--machine", "pcm", "--epsilon", "1"]].concat());
+    assert!(stderr(&output).contains("epsilon is a number above 1"), "{}", stderr(&output));
     let output = stage.tiercel(&["plan", "app.profile", "--explain", "nowhere"]);
     assert!(stderr(&output).contains("no site of the profile"), "{}", stderr(&output));
 }

@@ -60,3 +60,32 @@ fn what_it_does_not_know_is_refused() {
         assert!(!output.status.success() && error.contains(want), "{args:?}: {error}");
     }
 }
+
+#[test]
+fn energies_are_shown_where_they_are_known() {
+    let policies = "oam,oam-unmoved,joint-edp,clock-dwf,2pp,all-fast";
+    let args =
+        ["--streams", "hot/0", "--fast", "50%", "--seeds", "1", "--machine", "pcm", "--policy"];
+    let all = json(&[&args[..], &[policies, "--json", "--static-power", "1,x8"]].concat());
+    let rows = all["energy"].as_array().unwrap();
+    assert_eq!(rows.len(), 6, "{all}");
+    for row in rows {
+        let ratios = row["energies"].as_array().unwrap();
+        assert_eq!(ratios.len(), 2);
+        let of = |ratio: &Value, key: &str| ratio[key].as_f64().unwrap();
+        for ratio in ratios {
+            let product = of(ratio, "joules") * row["time"].as_f64().unwrap();
+            assert!((of(ratio, "edp") - product).abs() < 1e-9, "of one stream: {row}");
+        }
+    }
+    let all_fast = rows.last().unwrap();
+    assert_eq!((&all_fast["fast_share"], &all_fast["moved"]), (&1.0.into(), &0.0.into()));
+    let text = |machine: &str| {
+        let output = replay(&["--streams", "hot/0", "--seeds", "1", "--machine", machine]);
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    assert!(text("pcm").contains("EDP x64"));
+    assert!(!text("cascadelake-optane").contains("EDP"), "its energies are unknown");
+    let refused = replay(&["--static-power", "-1"]);
+    assert!(!refused.status.success());
+}

@@ -21,7 +21,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("profile", &["wire", "machine", "ledger", "symbolize"]),
     ("plan", &["wire", "machine"]),
     ("advisor", &["wire", "machine", "planner", "profile", "plan"]),
-    ("replay", &["wire", "machine", "ledger", "policy", "profile"]),
+    ("replay", &["wire", "machine", "ledger", "policy", "planner", "profile"]),
     ("sampler", &["wire", "machine"]),
     ("mover", &["ledger", "machine"]),
     ("pool", &["machine"]),

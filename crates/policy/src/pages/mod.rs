@@ -9,7 +9,9 @@
 //!                        opm   a colder victim there ---> demote it, then move
 //!                        else  the next best node ------> move
 //! ```
+//! [`baseline`] has published policies to compare with.
 
+pub mod baseline;
 mod benefit;
 mod config;
 mod history;
