@@ -446,8 +446,8 @@ impl Daemon {
 
     fn attach(&mut self, mut arrival: Arrival, number: u32, parent: Option<u32>, now_ms: u64) {
         self.sampling.client_came(number, std::mem::take(&mut arrival.userfaultfds));
-        let share = self.tracking.clients.site_allowance(arrival.peer.uid());
-        let mut client = Client::new(arrival, number, share, now_ms);
+        let allowance = self.tracking.clients.site_allowance(arrival.peer.uid());
+        let mut client = Client::new(arrival, number, allowance, now_ms);
         let fast = |node: &&NodeId| self.tiers.is_fast(**node);
         client.heads = Heads::of(self.tiers.arenas.iter().take_while(fast).count());
         self.moving.queue.came(Arc::clone(&client.peer));

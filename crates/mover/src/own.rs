@@ -10,8 +10,6 @@ use crate::syscall::{Errno, Kernel, Linux, STATUS_UNTOUCHED};
 
 /// The calling process, as the kernel's calls name it.
 const THIS: u32 = 0;
-/// Longer mappings are reserved for later, not written: the stack of a thread has 8 MiB.
-const MAPPING_BYTES_MAX: u64 = 64 << 20;
 
 /// linux/mempolicy.h: this node first, others when it is full.
 const MPOL_PREFERRED: libc::c_int = 1;
@@ -60,52 +58,22 @@ impl Drop for Preference {
     }
 }
 
-/// Moves what this process wrote so far, and shares with no other, from some nodes to another.
-/// Pages of its files stay: they cost ten times as much to move as its own memory, and the kernel
-/// drops them when memory is short. Returns how many OS pages did not move.
-pub fn move_own_memory(from: &[NodeId], to: NodeId) -> Result<u64, Errno> {
+/// Moves OS pages of these ranges of this process from some nodes to another, but those that it
+/// shares with other processes. Returns how many did not move.
+pub fn move_own_memory(ranges: &[Range<u64>], from: &[NodeId], to: NodeId) -> Result<u64, Errno> {
     mask_of(&[to])?;
-    let maps = std::fs::read_to_string("/proc/self/maps").map_err(|_| Errno::last())?;
     let mut kernel = Linux::default();
     let step = usize::try_from(kernel.os_page_bytes()).expect("an OS page fits into memory");
-    let mut pages: Vec<u64> = written(&maps).into_iter().flat_map(|r| r.step_by(step)).collect();
-    let mut nodes = vec![STATUS_UNTOUCHED; pages.len()];
-    kernel.move_pages(THIS, &pages, None, &mut nodes)?;
-    let is_there = |status: &i32| from.iter().any(|node| i32::from(node.0) == *status);
-    let mut is_there = nodes.iter().map(is_there);
-    pages.retain(|_| is_there.next().unwrap_or(false));
-    if pages.is_empty() {
+    let all: Vec<u64> = ranges.iter().flat_map(|range| range.clone().step_by(step)).collect();
+    let mut nodes = vec![STATUS_UNTOUCHED; all.len()];
+    kernel.move_pages(THIS, &all, None, &mut nodes)?;
+    let is_there = |status: i32| from.iter().any(|node| i32::from(node.0) == status);
+    let there = all.iter().zip(&nodes).filter(|(_, status)| is_there(**status));
+    let there: Vec<u64> = there.map(|(page, _)| *page).collect();
+    if there.is_empty() {
         return Ok(0);
     }
-    kernel.move_pages(THIS, &pages, Some(to), &mut nodes[..pages.len()])
-}
-
-/// Memory that its process may have written, by the text of its maps: private and writable, or
-/// just below such a mapping of the same file, which is what the linker wrote before it took the
-/// permission away.
-fn written(maps: &str) -> Vec<Range<u64>> {
-    let mut all: Vec<Range<u64>> = Vec::new();
-    let mut below: Option<(Range<u64>, &str)> = None;
-    for (range, permissions, inode) in maps.lines().filter_map(mapping) {
-        let is_writable = permissions.starts_with("rw") && permissions.ends_with('p');
-        let is_bounded = range.end - range.start <= MAPPING_BYTES_MAX;
-        if is_writable && is_bounded {
-            let relocated = below
-                .filter(|(below, of)| below.end == range.start && *of == inode && inode != "0");
-            all.extend(relocated.map(|(below, _)| below));
-            all.push(range.clone());
-        }
-        below = (permissions == "r--p" && is_bounded).then_some((range, inode));
-    }
-    all
-}
-
-/// Addresses, permissions and inode of a line of maps.
-fn mapping(line: &str) -> Option<(Range<u64>, &str, &str)> {
-    let mut fields = line.split_ascii_whitespace();
-    let (start, end) = fields.next()?.split_once('-')?;
-    let hex = |text| u64::from_str_radix(text, 16).ok();
-    Some((hex(start)?..hex(end)?, fields.next()?, fields.nth(2)?))
+    kernel.move_pages(THIS, &there, Some(to), &mut nodes[..there.len()])
 }
 
 fn mask_of(nodes: &[NodeId]) -> Result<Mask, Errno> {
@@ -162,33 +130,14 @@ mod tests {
     #[test]
     fn own_memory_moves_between_nodes_that_exist_only() {
         let bytes = vec![7u8; 1 << 16];
-        let moved = move_own_memory(&[NodeId(0)], NodeId(0));
+        let start = bytes.as_ptr() as u64;
+        let own = start..start + bytes.len() as u64;
+        let own = std::slice::from_ref(&own);
+        let anywhere: Vec<NodeId> = (0..64).map(NodeId).collect();
+        let moved = move_own_memory(own, &anywhere, NodeId(0));
         assert!(matches!(moved, Ok(_) | Err(Errno(libc::EPERM | libc::ENOSYS))), "{moved:?}");
         assert!(bytes.iter().all(|byte| *byte == 7));
-        assert!(move_own_memory(&[NodeId(0)], NodeId(1000)).is_err());
-        assert_eq!(move_own_memory(&[NodeId(0)], NodeId(5000)), Err(Errno(libc::EINVAL)));
-    }
-
-    #[test]
-    fn what_a_process_wrote_is_private_and_writable_or_was() {
-        let maps = "\
-55d0c0000000-55d0c0002000 r--p 00000000 fe:00 1234                       /usr/bin/thing
-55d0c0002000-55d0c0004000 r-xp 00002000 fe:00 1234                       /usr/bin/thing
-55d0c0004000-55d0c0005000 r--p 00004000 fe:00 1234                       /usr/bin/thing
-55d0c0005000-55d0c0006000 rw-p 00005000 fe:00 1234                       /usr/bin/thing
-55d0c1000000-55d0c1002000 rw-p 00000000 00:00 0                          [heap]
-7f0000000000-7f0004001000 rw-p 00000000 00:00 0
-7f0010000000-7f0010001000 r--p 00000000 00:00 0
-7f0010001000-7f0010002000 rw-p 00000000 00:00 0
-7f0011000000-7f0011001000 rw-s 00000000 00:01 77                         /dev/shm/shared
-nonsense
-";
-        let expected = [
-            0x55d0_c000_4000..0x55d0_c000_5000,
-            0x55d0_c000_5000..0x55d0_c000_6000,
-            0x55d0_c100_0000..0x55d0_c100_2000,
-            0x7f00_1000_1000..0x7f00_1000_2000,
-        ];
-        assert_eq!(written(maps), expected);
+        assert!(move_own_memory(own, &anywhere, NodeId(1000)).is_err());
+        assert_eq!(move_own_memory(own, &anywhere, NodeId(5000)), Err(Errno(libc::EINVAL)));
     }
 }

@@ -19,6 +19,7 @@ mod greeting;
 pub mod interrupt;
 pub mod layout;
 mod mapping;
+pub mod maps;
 mod moves;
 mod offer;
 pub mod peer;

@@ -101,13 +101,14 @@ mod tests {
     #[test]
     fn of_a_full_table_a_user_with_its_share_takes_no_more() {
         let (mut parents, now) = (Parents::default(), Instant::now());
-        let users = u32::try_from(KEPT_MAX / KEPT_OF_USER_MAX).unwrap();
+        let of_each = u32::try_from(KEPT_OF_USER_MAX).unwrap();
+        let users = u32::try_from(KEPT_MAX).unwrap() / of_each;
         for user in 0..users {
-            let pids = (0..256).map(|nth| user * 1000 + nth);
+            let pids = (0..of_each).map(|nth| user * 1000 + nth);
             pids.for_each(|pid| parents.left(user, pid, pid, now));
         }
         assert_eq!(parents.0.len(), KEPT_MAX);
-        (0..256).for_each(|nth| parents.left(users - 1, nth, 900_000 + nth, now));
+        (0..of_each).for_each(|nth| parents.left(users - 1, nth, 900_000 + nth, now));
         let of_first = parents.0.iter().filter(|one| one.user == 0).count();
         assert_eq!((of_first, parents.0.len()), (KEPT_OF_USER_MAX, KEPT_MAX));
     }

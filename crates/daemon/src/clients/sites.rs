@@ -61,13 +61,13 @@ pub struct ClientSites<'a> {
 pub struct Sites {
     left: HashMap<SiteKey, SiteRow>,
     memory: Account,
-    shares: HashMap<u32, Allowance>,
+    allowances: HashMap<u32, Allowance>,
 }
 
 impl Sites {
     /// None have left yet.
     pub(crate) fn new(memory: Account) -> Sites {
-        Sites { left: HashMap::new(), memory, shares: HashMap::new() }
+        Sites { left: HashMap::new(), memory, allowances: HashMap::new() }
     }
 
     /// Keeps what a leaving client's sites did. Its objects are dead, and processes that come after
@@ -81,9 +81,10 @@ impl Sites {
             row.used.nodes.clear();
             row.used.fits = Fits::default();
         }
-        let share = self.shares.entry(client.uid).or_insert_with(|| self.memory.allowance());
+        let allowance =
+            self.allowances.entry(client.uid).or_insert_with(|| self.memory.allowance());
         merge_later(&mut self.left, gone, |row| {
-            share.take(USE_BYTES + row.frames.len() * FRAME_BYTES)
+            allowance.take(USE_BYTES + row.frames.len() * FRAME_BYTES)
         });
     }
 

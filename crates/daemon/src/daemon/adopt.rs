@@ -37,8 +37,8 @@ impl Daemon {
             own_session(peer.pid()).filter(|_| is_new && self.has_room_for(peer.uid()))?;
         let number = self.tracking.clients.take_number();
         self.sockets.watch_client(number, peer.pidfd()).ok()?;
-        let share = self.tracking.clients.site_allowance(peer.uid());
-        let client = Client::adopted(peer, session, number, share, now_ms);
+        let allowance = self.tracking.clients.site_allowance(peer.uid());
+        let client = Client::adopted(peer, session, number, allowance, now_ms);
         let peer = Arc::clone(&client.peer);
         let age = age.saturating_add(AGE_ERROR);
         self.tracking.insert_forked(client, parent, age, self.timeline.elapsed_ns())?;

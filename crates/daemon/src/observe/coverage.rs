@@ -12,6 +12,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
+use tiercel_wire::maps::Line;
 
 /// Processes that are looked at in one round; the rest has its turn in the next.
 const PROCESSES_MAX: usize = 64;
@@ -178,19 +179,11 @@ struct Mapping {
 }
 
 impl Mapping {
-    /// From its first line: `55d0-55e0 rw-p 00001000 fe:01 1234   /bin/x`.
+    /// From its first line.
     fn of_line(line: &str) -> Option<Mapping> {
-        let mut words = line.split_ascii_whitespace();
-        let (start, end) = words.next()?.split_once('-')?;
-        let hex = |text: &str| u64::from_str_radix(text, 16).ok();
-        let range = hex(start)?..hex(end)?;
-        let _rights = words.next()?;
-        let offset = hex(words.next()?)?;
-        let device = words.next()?.to_owned();
-        let inode: u64 = words.next()?.parse().ok()?;
-        let name = words.collect::<Vec<_>>().join(" ");
-        let file = (inode != 0).then_some((device, inode, offset));
-        Some(Mapping { range, file, name, ..Mapping::default() })
+        let Line { range, offset, device, inode, name, .. } = Line::parse(line)?;
+        let file = (inode != 0).then(|| (device.to_owned(), inode, offset));
+        Some(Mapping { range, file, name: name.to_owned(), ..Mapping::default() })
     }
 
     /// Takes in a line that follows: `Rss:   12 kB`.

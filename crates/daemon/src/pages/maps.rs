@@ -2,6 +2,7 @@
 //! In: the text of /proc/PID/maps and of smaps_rollup. Out: [`Area`]s. Knows nothing of objects.
 
 use tiercel_ledger::regions::Area;
+use tiercel_wire::maps::Line;
 
 /// Huge OS pages are the units if at least 1 / HUGE_SHARE of the anonymous memory is in them:
 /// half. Chosen, not measured.
@@ -31,17 +32,13 @@ pub fn is_huge(rollup: &str) -> bool {
     huge > 0 && huge >= anonymous / HUGE_SHARE
 }
 
-/// `start-end perms offset device inode path`.
 fn area(line: &str) -> Option<Area> {
-    let mut fields = line.split_ascii_whitespace();
-    let (start, end) = fields.next()?.split_once('-')?;
-    let (perms, inode, path) = (fields.next()?, fields.nth(2)?, fields.next().unwrap_or_default());
-    let hex = |text| u64::from_str_radix(text, 16).ok();
-    let (start, end) = (hex(start)?, hex(end)?);
-    let of_kernel = path.starts_with("[v") || path.starts_with("/dev/");
-    let is_hugetlb = path.starts_with("/anon_hugepage");
-    let is_memory = perms.starts_with('r') && perms.ends_with('p') && !of_kernel && !is_hugetlb;
-    (is_memory && start < end).then_some(Area { start, end, of_file: inode != "0" })
+    let Line { range, permissions, inode, name, .. } = Line::parse(line)?;
+    let of_kernel = name.starts_with("[v") || name.starts_with("/dev/");
+    let is_hugetlb = name.starts_with("/anon_hugepage");
+    let is_private = permissions.starts_with('r') && permissions.ends_with('p');
+    let is_memory = is_private && !of_kernel && !is_hugetlb && !range.is_empty();
+    is_memory.then_some(Area { start: range.start, end: range.end, of_file: inode != 0 })
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 use std::io::BufRead;
 use std::ops::Range;
+use tiercel_wire::maps;
 
 /// A mapping with resident bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,9 +59,8 @@ pub fn read(mut text: impl BufRead) -> Vec<Mapping> {
 }
 
 fn header(line: &[u8]) -> Option<Range<u64>> {
-    let text = std::str::from_utf8(line.split(|byte| *byte == b' ').next()?).ok()?;
-    let (start, end) = text.split_once('-')?;
-    Some(u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?)
+    let addresses = line.split(|byte| *byte == b' ').next()?;
+    maps::range(std::str::from_utf8(addresses).ok()?)
 }
 
 fn number(text: &[u8]) -> u64 {
