@@ -14,7 +14,7 @@
 
 use tiercel_machine::number::{index, index_u32};
 
-use super::lies::Lies;
+use super::page_places::PagePlaces;
 use super::{OsPages, PageAccess, PageBaseline, PageStep};
 
 /// What is reconstructed.
@@ -55,7 +55,7 @@ struct PageState {
 #[derive(Debug)]
 pub struct ClockDwf {
     rules: ClockRules,
-    lies: Lies,
+    places: PagePlaces,
     states: Vec<PageState>,
     clock: Vec<u64>,
     hand: usize,
@@ -69,7 +69,7 @@ impl ClockDwf {
     pub fn new(os_pages: u64, room: u64, rules: ClockRules) -> ClockDwf {
         ClockDwf {
             rules,
-            lies: Lies::new(os_pages, room),
+            places: PagePlaces::new(os_pages, room),
             states: vec![PageState::default(); index(os_pages)],
             clock: Vec::new(),
             hand: 0,
@@ -106,20 +106,20 @@ impl ClockDwf {
     /// Puts an OS page into fast memory, in the place of a victim if that is full; false where
     /// there is no room at all.
     fn enter(&mut self, os_page: u64, steps: &mut Vec<PageStep>) -> bool {
-        let at = if self.lies.left() > 0 {
+        let at = if self.places.left() > 0 {
             self.clock.push(os_page);
             self.clock.len() - 1
         } else {
             let Some(at) = self.victim() else { return false };
             let leaves = std::mem::replace(&mut self.clock[at], os_page);
             self.states[index(leaves)] = PageState::default();
-            steps.push(self.lies.put(leaves, false));
+            steps.push(self.places.put(leaves, false));
             self.hand = at + 1;
             at
         };
         self.states[index(os_page)] =
             PageState { place: index_u32(at + 1), ..PageState::default() };
-        steps.push(self.lies.put(os_page, true));
+        steps.push(self.places.put(os_page, true));
         true
     }
 
@@ -138,20 +138,20 @@ impl ClockDwf {
 impl PageBaseline for ClockDwf {
     fn access(&mut self, os_page: u64, access: PageAccess, _: f64, steps: &mut Vec<PageStep>) {
         let is_write = access == PageAccess::WriteBack;
-        if self.lies.is_fast(os_page) {
+        if self.places.is_fast(os_page) {
             self.states[index(os_page)].dirty |= is_write;
             return;
         }
         let enters = is_write && self.enter(os_page, steps);
-        if !enters && !self.lies.is_touched(os_page) {
-            steps.push(self.lies.put(os_page, false));
+        if !enters && !self.places.is_touched(os_page) {
+            steps.push(self.places.put(os_page, false));
         }
     }
 
     fn died(&mut self, os_pages: OsPages, goes_back: bool) {
         for os_page in os_pages.filter(|_| goes_back) {
             self.leave(os_page);
-            self.lies.release(os_page);
+            self.places.release(os_page);
         }
     }
 }

@@ -10,7 +10,7 @@
 
 mod clock_dwf;
 mod interleave;
-mod lies;
+mod page_places;
 mod two_phase;
 
 pub use clock_dwf::{ClockDwf, ClockRules, MeanOf};

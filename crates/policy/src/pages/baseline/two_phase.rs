@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 use tiercel_machine::number::index;
 
-use super::lies::Lies;
+use super::page_places::PagePlaces;
 use super::{OsPages, PageAccess, PageBaseline, PageStep};
 
 /// Time between two moves, nanoseconds: 10 ms, reconstructed.
@@ -31,7 +31,7 @@ pub struct KnownObject {
 /// See the module.
 #[derive(Debug)]
 pub struct TwoPhase {
-    lies: Lies,
+    places: PagePlaces,
     /// OS pages of objects that are to be fast.
     placed: Vec<bool>,
     /// Those of them that are not there: fast memory is kept for them.
@@ -50,7 +50,7 @@ impl TwoPhase {
     pub fn new(known: &[KnownObject], os_pages: u64, room: u64) -> TwoPhase {
         let none = || vec![0.0; index(os_pages)];
         let mut made = TwoPhase {
-            lies: Lies::new(os_pages, room),
+            places: PagePlaces::new(os_pages, room),
             placed: vec![false; index(os_pages)],
             awaited: 0,
             divergent: BTreeMap::new(),
@@ -71,14 +71,14 @@ impl TwoPhase {
     }
 
     fn promote(&mut self, steps: &mut Vec<PageStep>) {
-        let left = self.lies.left().saturating_sub(self.awaited);
+        let left = self.places.left().saturating_sub(self.awaited);
         if left == 0 {
             return;
         }
         let counts = |os_page: &u64| (self.written[index(*os_page)], self.read[index(*os_page)]);
         let all = self.living.iter().flat_map(|(first, end)| *first..*end);
         let mut slow: Vec<u64> = all
-            .filter(|os_page| self.lies.is_touched(*os_page) && !self.lies.is_fast(*os_page))
+            .filter(|os_page| self.places.is_touched(*os_page) && !self.places.is_fast(*os_page))
             .filter(|os_page| counts(os_page) > (0.0, 0.0))
             .collect();
         slow.sort_by(|a, b| {
@@ -86,7 +86,7 @@ impl TwoPhase {
             b.0.total_cmp(&a.0).then(b.1.total_cmp(&a.1))
         });
         slow.truncate(index(left));
-        steps.extend(slow.into_iter().map(|os_page| self.lies.put(os_page, true)));
+        steps.extend(slow.into_iter().map(|os_page| self.places.put(os_page, true)));
     }
 }
 
@@ -118,10 +118,10 @@ impl PageBaseline for TwoPhase {
             PageAccess::WriteBack => &mut self.written,
         };
         counts[index(os_page)] += count;
-        if !self.lies.is_touched(os_page) {
-            let is_fast = self.placed[index(os_page)] && self.lies.left() > 0;
+        if !self.places.is_touched(os_page) {
+            let is_fast = self.placed[index(os_page)] && self.places.left() > 0;
             self.awaited -= u64::from(is_fast);
-            steps.push(self.lies.put(os_page, is_fast));
+            steps.push(self.places.put(os_page, is_fast));
         }
     }
 
@@ -138,8 +138,8 @@ impl PageBaseline for TwoPhase {
             let at = index(os_page);
             (self.written[at], self.read[at]) = (0.0, 0.0);
             if goes_back {
-                self.awaited += u64::from(self.placed[at] && self.lies.is_fast(os_page));
-                self.lies.release(os_page);
+                self.awaited += u64::from(self.placed[at] && self.places.is_fast(os_page));
+                self.places.release(os_page);
             }
         }
     }

@@ -15,15 +15,15 @@ enum Place {
 
 /// See the module. Invariant: no more than `room` are fast.
 #[derive(Clone, Debug)]
-pub(super) struct Lies {
+pub(super) struct PagePlaces {
     places: Vec<Place>,
     fast: u64,
     room: u64,
 }
 
-impl Lies {
-    pub(super) fn new(os_pages: u64, room: u64) -> Lies {
-        Lies { places: vec![Place::Untouched; index(os_pages)], fast: 0, room }
+impl PagePlaces {
+    pub(super) fn new(os_pages: u64, room: u64) -> PagePlaces {
+        PagePlaces { places: vec![Place::Untouched; index(os_pages)], fast: 0, room }
     }
 
     /// OS pages that the fast memory could still take.
