@@ -11,8 +11,8 @@ use tiercel_broker::{Peer, PeerError};
 use tiercel_wire::Session;
 use tiercel_wire::client::SessionBuilder;
 
-/// Ages of processes are known to a clock tick: what was born in the last one before the fork is not
-/// inherited.
+/// Ages of processes are known to a clock tick: what was born in the last one before the fork is
+/// not inherited.
 const AGE_ERROR: Duration = Duration::from_millis(10);
 
 impl Daemon {
