@@ -104,28 +104,51 @@ static struct tcl_use use_of(const struct run *run, uint8_t flags) {
                             .flags = flags};
 }
 
-/* Makes a cached run an object of the program. */
-static inline void *hand_out(struct run *run, size_t pages, uint8_t arena, uint32_t site,
-                             uint8_t flags, struct tcl_head head) {
-    if (2 * (size_t)run->touched < pages)
-        flags |= TCL_FRESH;
+/* An object that is about to be born in a run. */
+struct birth {
+    size_t bytes, pages;
+    unsigned k;    /* the arena that its run came from */
+    uint8_t arena; /* the same, or TCL_ARENA_UNKNOWN where its memory is not bound */
+    uint8_t flags;
+    bool can_choose; /* any run of its arena would do, as it needs no alignment */
+    uint32_t site;
+};
+
+/* Makes a cached run the object. */
+static inline void hand_out(struct run *run, const struct birth *birth, struct tcl_head head) {
+    uint32_t pages = (uint32_t)birth->pages;
+    bool is_fresh = 2 * (size_t)run->touched < pages;
     tcl_assert_debug(run->state == RUN_CACHED && pages > 0 && pages <= run->total);
     tcl_assert_debug(run->touched <= run->total);
-    run->pages = (uint32_t)pages;
+    run->pages = pages;
     if (run->touched < pages)
-        run->touched = (uint32_t)pages;
-    run->arena = arena;
-    run->site = site;
+        run->touched = pages;
+    run->arena = birth->arena;
+    run->site = birth->site;
     run->shift = 0;
     run->generation++;
     atomic_store_explicit(&run->state, RUN_LIVE, memory_order_relaxed);
     if (tcl_unlikely(tcl_tracking())) {
-        struct tcl_use use = use_of(run, flags);
+        struct tcl_use use = use_of(run, birth->flags | (is_fresh ? TCL_FRESH : 0));
         tcl_note_born(&use);
         if (tcl_unlikely(head.bytes))
             tcl_note_head(&use, head);
     }
-    return (void *)page_address(number_of(run));
+}
+
+/* Makes a run that was taken the object, or a dead one that lies better; binds a head of a large
+ * one to better memory where only that much has room. Returns the object's run. *dirty: OS pages of
+ * it that an earlier life touched. */
+static inline struct run *make_object(struct run *run, struct birth birth, size_t *dirty) {
+    struct tcl_head head = {0};
+    if (tcl_unlikely(run->touched >= HOME_PAGES && birth.can_choose && tcl_tracking()))
+        run = tcl_home_choose(run, birth.pages);
+    if (tcl_unlikely(birth.pages >= SPLIT_PAGES && birth.k > 0 && birth.arena == birth.k) &&
+        tcl_split_begin(run, birth.bytes, birth.site, &head))
+        birth.arena = TCL_ARENA_UNKNOWN;
+    *dirty = run->touched;
+    hand_out(run, &birth, head);
+    return run;
 }
 
 /* ---- Thread caches --------------------------------------------------------------------------- */
@@ -336,16 +359,14 @@ static inline uint32_t shift_of(const struct run *run, size_t bytes, size_t page
 
 void *tcl_run_alloc(size_t bytes, size_t align, bool zero, struct caller caller) {
     size_t pages = PAGES_OF(bytes), aligned = align <= PAGE ? 1 : align >> PAGE_SHIFT;
-    unsigned k = 0;
-    uint8_t arena = TCL_ARENA_UNKNOWN;
-    uint32_t site = 0;
+    struct birth birth = {.bytes = bytes, .pages = pages, .arena = TCL_ARENA_UNKNOWN};
     if (tcl_unlikely(tcl_tracking())) {
-        struct tcl_birth birth = tcl_birth_here(bytes, caller.return_address, caller.frame_address);
-        k = birth.arena;
-        arena = tcl_arena_bind(k);
-        site = birth.site;
+        struct tcl_birth here = tcl_birth_here(bytes, caller.return_address, caller.frame_address);
+        birth.k = here.arena;
+        birth.arena = tcl_arena_bind(here.arena);
+        birth.site = here.site;
     }
-    struct tcl_head head = {0};
+    unsigned k = birth.k;
     struct run *run = NULL;
     if (tcl_unlikely(pages + aligned > tcl_heap_range.run_bytes >> PAGE_SHIFT))
         run = NULL; /* larger than the range, or there is none, or none yet */
@@ -363,13 +384,10 @@ void *tcl_run_alloc(size_t bytes, size_t align, bool zero, struct caller caller)
         }
         return tcl_far_alloc(bytes, align);
     }
-    if (tcl_unlikely(run->touched >= HOME_PAGES && aligned == 1 && tcl_tracking()))
-        run = tcl_home_choose(run, pages);
-    if (tcl_unlikely(pages >= SPLIT_PAGES && k > 0 && arena == k) &&
-        tcl_split_begin(run, bytes, site, &head))
-        arena = TCL_ARENA_UNKNOWN;
-    size_t dirty = run->touched;
-    void *p = hand_out(run, pages, arena, site, 0, head);
+    birth.can_choose = aligned == 1;
+    size_t dirty = 0;
+    run = make_object(run, birth, &dirty);
+    void *p = (void *)page_address(number_of(run));
     if (tcl_unlikely(pages > CLASS_PAGES_MAX &&
                      atomic_load_explicit(&tcl_vmem_start_pending, memory_order_relaxed)))
         tcl_vmem_start_if_large(); /* a program may make one large object and no other */
@@ -525,24 +543,25 @@ void *tcl_run_realloc(void *p, size_t bytes, struct caller caller) {
     if (pages == run->pages || resize_in_place(run, pages))
         return p;
     pages = PAGES_OF(bytes);
-    unsigned k = tcl_arena_of_page(number_of(run));
-    uint8_t arena = run->arena;
+    struct birth birth = {.bytes = bytes,
+                          .pages = pages,
+                          .k = tcl_arena_of_page(number_of(run)),
+                          .arena = run->arena,
+                          .flags = TCL_CONTINUED,
+                          .site = run->site,
+                          .can_choose = true};
     if (tcl_unlikely(tcl_tracking())) {
-        k = tcl_birth_arena(bytes, run->site);
-        arena = tcl_arena_bind(k);
+        birth.k = tcl_birth_arena(bytes, run->site);
+        birth.arena = tcl_arena_bind(birth.k);
     }
-    size_t old = usable(run);
-    struct tcl_head head = {0};
+    size_t old = usable(run), dirty;
     struct run *moved = NULL;
     if (pages <= tcl_heap_range.run_bytes >> PAGE_SHIFT)
-        moved = take_growing(k, pages);
-    if (tcl_unlikely(moved && moved->touched >= HOME_PAGES && tcl_tracking()))
-        moved = tcl_home_choose(moved, pages);
-    if (tcl_unlikely(moved && pages >= SPLIT_PAGES && k > 0 && arena == k) &&
-        tcl_split_begin(moved, bytes, run->site, &head))
-        arena = TCL_ARENA_UNKNOWN;
-    void *to = moved ? hand_out(moved, pages, arena, run->site, TCL_CONTINUED, head)
-                     : tcl_run_alloc(bytes, 1, false, caller);
+        moved = take_growing(birth.k, pages);
+    if (moved)
+        moved = make_object(moved, birth, &dirty);
+    void *to =
+        moved ? (void *)page_address(number_of(moved)) : tcl_run_alloc(bytes, 1, false, caller);
     if (!to)
         return NULL;
     memcpy(to, p, old < bytes ? old : bytes);

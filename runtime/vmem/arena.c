@@ -55,7 +55,7 @@ static bool back(uintptr_t start, size_t bytes) {
                                    .prot = RIGHTS,
                                    .shift = 12,
                                    .home = region->home,
-                                   .twin = region->twin,
+                                   .own_rights = region->own_rights,
                                    .is_private = true,
                                    .is_heap = true};
     atomic_store(&is_any, true);
@@ -104,8 +104,8 @@ static void note_rights(uintptr_t start, uintptr_t end, int prot) {
         for (size_t i = (from - region->start) / TCL_PAGE;
              i < ((stop < end ? stop : end) - region->start) / TCL_PAGE; i++) {
             vmem_place rights = prot == RIGHTS ? 0 : (vmem_place)prot + 1;
-            if (region->twin[i] != rights)
-                region->twin[i] = rights;
+            if (region->own_rights[i] != rights)
+                region->own_rights[i] = rights;
         }
     }
 }
@@ -128,9 +128,10 @@ static size_t present_run(const struct vmem_region *region, const unsigned char 
                           size_t first, size_t count, size_t *skip) {
     size_t run = 0;
     *skip = 0;
-    while (*skip < count && (!(present[*skip] & 1) || region->twin[first + *skip]))
+    while (*skip < count && (!(present[*skip] & 1) || region->own_rights[first + *skip]))
         ++*skip;
-    while (*skip + run < count && present[*skip + run] & 1 && !region->twin[first + *skip + run])
+    while (*skip + run < count && present[*skip + run] & 1 &&
+           !region->own_rights[first + *skip + run])
         run++;
     return run;
 }

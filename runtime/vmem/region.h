@@ -243,7 +243,11 @@ struct vmem_region {
     uint8_t shift;    /* log2 of a vpage's bytes */
     vmem_place *home; /* by vpage. 0: not touched yet, or private memory since touches are no
                          longer served; under the heap always */
-    vmem_place *twin; /* by vpage; under the heap: 0, or 1 + its rights, if the program set them */
+    union {
+        vmem_place *twin;       /* by vpage */
+        vmem_place *own_rights; /* the same under the heap, where nothing has a twin: 0, or 1 + the
+                                   rights that the program set */
+    };
     bool is_private;  /* a fork made every vpage private, and none was moved since */
     bool is_heap;     /* the allocator's, not the program's */
     bool is_on_touch; /* vpages without a home get one when they are touched (fault.c) */
