@@ -81,6 +81,10 @@ pub enum Failure {
     Shared,
     /// No room on the target (ENOMEM).
     NoMemory,
+    /// Its target had no room left when its turn came; the kernel was not asked.
+    NoRoom,
+    /// The move that makes sense of it failed, so it stays; the kernel was not asked.
+    Unpaired,
     /// The target node does not exist or is offline (ENODEV).
     NoNode,
     /// Not ours to move (EACCES, EPERM).

@@ -3,8 +3,8 @@
 //! Knows nothing of budgets, or of who wants memory.
 //!
 //! This is not the free memory: below each zone's low watermark and reserve an ordinary allocation
-//! goes to the next node, and a move finds little more. The page cache counts as available, since
-//! the kernel drops it on demand.
+//! goes to the next node. The page cache counts as available, since the kernel drops it on demand.
+//! What moves find is another question: see [`crate::MoveRoom`].
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,8 +20,6 @@ pub struct Room {
     root: PathBuf,
     /// Bytes of each node that no program gets.
     floors: BTreeMap<NodeId, u64>,
-    /// Bytes from there to the high watermark.
-    bands: BTreeMap<NodeId, u64>,
 }
 
 impl Room {
@@ -30,14 +28,7 @@ impl Room {
     pub fn of(root: &Path, os_page_bytes: u64) -> Room {
         let zones = fs::read_to_string(root.join("proc/zoneinfo")).unwrap_or_default();
         let floors = by_node(&zones, |zone| zone.floor().min(zone.managed), os_page_bytes);
-        let bands = by_node(&zones, |zone| zone.high.saturating_sub(zone.low), os_page_bytes);
-        Room { root: root.to_owned(), floors, bands }
-    }
-
-    /// Bytes of a node between what programs get no more and the high watermark: a node that
-    /// programs have filled keeps about as much free, and `move_pages` can use it.
-    pub fn band_bytes(&self, node: NodeId) -> u64 {
-        self.bands.get(&node).copied().unwrap_or(0)
+        Room { root: root.to_owned(), floors }
     }
 
     /// Bytes that are left on a node now; `None` where the kernel does not report it.
@@ -106,17 +97,6 @@ Node 1, zone   Device
         assert_eq!(floors[&NodeId(0)], (82 + 700 + 3436) * OS_PAGE_BYTES);
         assert_eq!(floors[&NodeId(1)], 0, "a zone without memory keeps none back");
         assert!(by_node("Node x, zone DMA\nlow many\n", floor, OS_PAGE_BYTES).is_empty());
-    }
-
-    #[test]
-    fn a_band_is_between_two_watermarks() {
-        let root = tempfile::tempdir().expect("a folder");
-        fs::create_dir_all(root.path().join("proc")).expect("made");
-        fs::write(root.path().join("proc/zoneinfo"), ZONES).expect("written");
-        let room = Room::of(root.path(), OS_PAGE_BYTES);
-        // The second zone of node 0 names no high watermark.
-        assert_eq!(room.band_bytes(NodeId(0)), (98 - 82) * OS_PAGE_BYTES);
-        assert_eq!(room.band_bytes(NodeId(7)), 0);
     }
 
     #[test]

@@ -13,6 +13,11 @@ pub struct Zone {
     pub free: u64,
     /// On the CPUs' own lists (per-CPU pagesets).
     pub listed: u64,
+    /// How many an empty list takes from the zone at first (pageset's batch); of CPUs that differ,
+    /// the most.
+    pub batch: u64,
+    /// The minimum watermark: below it ordinary allocations and moves are refused.
+    pub min: u64,
     /// The low watermark: below it ordinary allocations go to the next node.
     pub low: u64,
     /// The high watermark: the kernel reclaims up to it, and by itself migrates nothing to a zone
@@ -44,6 +49,8 @@ impl Zone {
             match words[..] {
                 ["pages", "free", count] => zone.free = number(count),
                 ["count:", count] => zone.listed += number(count),
+                ["batch:", count] => zone.batch = zone.batch.max(number(count)),
+                ["min", count] => zone.min = number(count),
                 ["low", count] => zone.low = number(count),
                 ["high", count] => zone.high = number(count),
                 ["managed", count] => zone.managed = number(count),
@@ -59,8 +66,8 @@ impl Zone {
     }
 
     fn of(node: NodeId) -> Zone {
-        let [free, listed, low, high, reserve, managed, start, spanned] = [0; 8];
-        Zone { node, free, listed, low, high, reserve, managed, start, spanned }
+        let [free, listed, batch, min, low, high, reserve, managed, start, spanned] = [0; 10];
+        Zone { node, free, listed, batch, min, low, high, reserve, managed, start, spanned }
     }
 
     /// Bytes that ordinary allocations never get.

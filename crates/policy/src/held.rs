@@ -81,6 +81,10 @@ fn is_lasting(failure: Failure) -> bool {
         | Failure::Permission
         | Failure::Misplaced
         | Failure::Other => true,
-        Failure::NoMemory | Failure::NoNode | Failure::Vanished => false,
+        Failure::NoMemory
+        | Failure::NoRoom
+        | Failure::Unpaired
+        | Failure::NoNode
+        | Failure::Vanished => false,
     }
 }

@@ -317,7 +317,7 @@ fn what_moves_back_and_forth_is_locked() {
         model.units[0].accessor = if window % 4 < 2 { FROM_0 } else { FROM_1 };
         let rooms = model.rooms(reserve);
         let decision = model.tick(&mut tiering, vec![model.units[0]], rooms, window);
-        decision.moves.iter().for_each(|one| model.execute(one));
+        model.carry_out(&mut tiering, &decision, window);
         if !decision.moves.is_empty() {
             moved.push(window);
         }
@@ -337,10 +337,63 @@ fn too_many_of_them_stop_all_moves() {
         model.units.iter_mut().for_each(|unit| unit.accessor = from);
         let rooms = model.rooms(reserve);
         let decision = model.tick(&mut tiering, model.units.clone(), rooms, window);
-        decision.moves.iter().for_each(|one| model.execute(one));
+        model.carry_out(&mut tiering, &decision, window);
         stopped += u64::from(decision.is_stopped);
     }
-    assert_eq!(stopped, 19, "from the second window on");
+    assert_eq!(stopped, 18, "from the third window on");
+}
+
+#[test]
+fn what_was_refused_is_neither_locked_nor_counted() {
+    let (mut tiering, reserve) = tiering(Mode::Benefit);
+    let units: Vec<Unit> = (0..100).map(|nth| unit(nth, 2, 5, FROM_0)).collect();
+    let mut model = Model::new(units, [MUCH; 4]);
+    for window in 0..20 {
+        let rooms = model.rooms(reserve);
+        let decision = model.tick(&mut tiering, model.units.clone(), rooms, window);
+        assert_eq!((decision.moves.len(), decision.locked), (100, 0), "window {window}");
+        assert!(!decision.is_stopped);
+    }
+}
+
+#[test]
+fn halves_of_an_exchange_name_each_other() {
+    let hot = (0..3).map(|nth| unit(nth, 2, 8, FROM_0));
+    let cold = (3..6).map(|nth| unit(nth, 0, 1, FROM_0));
+    let units: Vec<Unit> = hot.chain(cold).collect();
+    let needs = |mode, free| {
+        let (mut tiering, reserve) = tiering(mode);
+        let mut model = Model::new(units.clone(), free);
+        let rooms = model.rooms(reserve);
+        let decision = model.tick(&mut tiering, units[..3].to_vec(), rooms, 1);
+        let to: Vec<u16> = decision.moves.iter().map(|one| one.to.0).collect();
+        (to, decision.needs)
+    };
+    let (first, second) = (None, Some);
+    for mode in [Mode::Opmx, Mode::Benefit] {
+        let expected = vec![first, first, second(0), second(1), first, second(4)];
+        assert_eq!(needs(mode, [2, 0, 0, 0]), (vec![0, 0, 2, 2, 0, 2], expected), "{mode:?}");
+        let expected = vec![first, second(0), first, second(2), first, second(4)];
+        let by_slow = (vec![2, 0, 2, 0, 2, 0], expected);
+        assert_eq!(needs(mode, [0, 0, 1, 0]), by_slow, "{mode:?}: no free byte on node 0");
+        assert_eq!(needs(mode, [0; 4]), (vec![], vec![]), "{mode:?}: none at all");
+    }
+    let expected = vec![first, second(0), first, second(2), first, second(4)];
+    assert_eq!(needs(Mode::Opm, [0, 0, 9, 9]).1, expected);
+}
+
+#[test]
+fn a_slow_node_keeps_bytes_for_exchanges() {
+    let (u, v) = (unit(0, 3, 5, FROM_0), unit(1, 0, 1, FROM_0));
+    let moves = |mode, kept| {
+        let (mut tiering, reserve) = tiering(mode);
+        let mut model = Model::new(vec![u, v], [0, 0, 4, 4]);
+        let mut rooms = model.rooms(reserve);
+        rooms.keep_slow(&[(NodeId(0), 9 * OS_PAGE), (NodeId(2), kept), (NodeId(3), kept)]);
+        model.tick(&mut tiering, vec![u], rooms, 1).moves.len()
+    };
+    assert_eq!(moves(Mode::Opm, 3 * OS_PAGE), 2);
+    assert_eq!(moves(Mode::Opm, 4 * OS_PAGE), 0, "no victim may take what is kept");
 }
 
 #[test]

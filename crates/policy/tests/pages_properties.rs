@@ -58,7 +58,7 @@ proptest! {
         let rooms = model.rooms(reserve);
         let decision = model.tick(&mut tiering, units, rooms, 1);
         let before = model.free.clone();
-        decision.moves.iter().for_each(|one| model.execute(one));
+        model.carry_out(&mut tiering, &decision, 1);
         let moved: HashSet<_> = decision.moves.iter().map(|one| one.addr).collect();
         prop_assert_eq!(moved.len(), decision.moves.len(), "nothing moves twice in a tick");
         prop_assert!(decision.stayed + decision.locked <= decision.asked);
@@ -106,7 +106,7 @@ proptest! {
         let mut rooms = model.rooms(reserve);
         rooms.limit(GroupId(0), left * OS_PAGE as i64);
         let decision = model.tick(&mut tiering, units.clone(), rooms, 1);
-        decision.moves.iter().for_each(|one| model.execute(one));
+        model.carry_out(&mut tiering, &decision, 1);
         let more = fast(&model.units) - fast(&units);
         prop_assert!(more <= left.max(0), "{} OS pages more, {} were left", more, left);
     }
@@ -119,7 +119,7 @@ proptest! {
         let mut model = Model::new(units.clone(), free);
         let rooms = model.rooms(reserve);
         let decision = model.tick(&mut tiering, units.clone(), rooms, 1);
-        decision.moves.iter().for_each(|one| model.execute(one));
+        model.carry_out(&mut tiering, &decision, 1);
         let saved = (stall_ns_per_s(&units) - stall_ns_per_s(&model.units)) * estimate().horizon_s;
         let cost = decision.moves.len() as f64 * OS_PAGE as f64 * estimate().move_ns_per_byte;
         let slack = 1e-6 * stall_ns_per_s(&units);

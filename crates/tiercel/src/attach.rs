@@ -116,7 +116,8 @@ fn text(report: &PagesReport) -> String {
         "process {}: {why} after {:.1}s, mode {}\n\
          accesses  {}: {} samples, {} lost, {} elsewhere; {} windows, {} unknown, {} slow\n\
          demand    {} asked, {} stayed, {} locked, {} dropped; {} ticks stopped\n\
-         moves     {}: {} up, {} down, {} exchanges, {:.2} ns a byte; failed: {failed}\n",
+         moves     {}: {} up, {} down, {} pairs exchanged, {:.2} ns a byte; {} rounds, {} refusals; \
+         failed: {failed}\n",
         report.pid,
         report.seconds,
         report.mode.name(),
@@ -137,5 +138,7 @@ fn text(report: &PagesReport) -> String {
         short_bytes(report.demoted_bytes),
         report.exchanges,
         report.move_ns_per_byte,
+        report.rounds,
+        report.refusals,
     )
 }

@@ -1,23 +1,23 @@
 //! Tiers a running process by OS page until it ends or the caller stops it.
 //! In: an [`Attachment`]. Out: a [`PagesReport`]. Knows nothing of terminals.
 
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use tiercel_ledger::movement::Outcome;
+use tiercel_ledger::movement::{Failure, Outcome};
 use tiercel_ledger::regions::{Evidence, GroupId, Regions, RegionsConfig, RegionsError, View};
 use tiercel_machine::number::{index, saturating_u64, signed, whole_ms};
-use tiercel_machine::{Machine, NodeId, Room};
+use tiercel_machine::{Granted, Machine, MoveRoom, NodeId};
 use tiercel_mover::{Errno, Mover};
 use tiercel_policy::Limit;
 use tiercel_policy::pages::{
-    Estimate, PagesConfig, Places, PlacesError, Reserve, Rooms, Situation, Tiering,
+    Estimate, PageDecision, PagesConfig, Places, PlacesError, Reserve, Rooms, Situation, Tiering,
 };
 use tiercel_sampler::{Kind, Method, Sampler, SamplerError};
 use tiercel_wire::{Now, Sample};
 
 use super::report::PagesReport;
+use super::rounds::{Done, Job};
 use super::watched::Watched;
 use super::worker::Worker;
 
@@ -140,7 +140,7 @@ struct Attached {
     sampler: Box<dyn Sampler>,
     worker: Worker,
     machine: Machine,
-    room: Room,
+    room: MoveRoom,
     reserve: Reserve,
     fast: Limit,
     window: Duration,
@@ -186,9 +186,11 @@ impl Attached {
         sampler.attach(pid)?;
         watched.read_maps(&mut regions);
         watched.read_huge(&mut regions);
-        let room = Room::of(Path::new("/"), watched.os_page_bytes);
+        let os_page_bytes = watched.os_page_bytes;
+        let room = read_room(os_page_bytes).unwrap_or_default();
         let fast_nodes = places.nodes().filter(|node| places.is_fast(*node));
-        let band_bytes = fast_nodes.map(|node| room.band_bytes(node)).max().unwrap_or(0);
+        let bands = fast_nodes.map(|node| room.granted(node).to_high_bytes);
+        let band_bytes = bands.max().unwrap_or(0);
         let now = Instant::now();
         let report = PagesReport {
             pid,
@@ -200,7 +202,7 @@ impl Attached {
             estimate: estimate(&pages),
             reserve: reserve(&pages, &machine, band_bytes),
             tiering: Tiering::new(pages.mode, places),
-            worker: Worker::start(mover)?,
+            worker: Worker::start(mover, move || read_room(os_page_bytes))?,
             room,
             window: Duration::from_millis(pages.window_ms),
             clocks: Clocks { maps: now, huge: now, window: now, tick: now },
@@ -222,8 +224,8 @@ impl Attached {
     fn poll(&mut self) {
         self.observe();
         self.refresh();
-        if let Some(outcomes) = self.worker.outcomes() {
-            self.learn(&outcomes);
+        if let Some(done) = self.worker.done() {
+            self.learn(&done);
         }
         let tick = self.window / u32::try_from(TICKS_PER_WINDOW).unwrap_or(1);
         if self.clocks.tick.elapsed() >= tick && !self.worker.is_busy() {
@@ -303,15 +305,22 @@ impl Attached {
         let decision = self.tiering.tick(Situation { demand, residents, rooms, estimate, window });
         self.report.decided(&decision);
         if !decision.moves.is_empty() {
-            self.worker.execute(decision.moves);
+            let PageDecision { moves, needs, .. } = decision;
+            self.worker.execute(Job { moves, needs });
         }
     }
 
-    fn rooms(&self) -> Rooms {
-        let places = self.tiering.places();
-        let left = |node| (node, self.room.left_bytes(node).unwrap_or(0));
-        let free: Vec<(NodeId, u64)> = places.nodes().map(left).collect();
+    fn rooms(&mut self) -> Rooms {
+        let os_page_bytes = self.watched.os_page_bytes;
+        self.room = read_room(os_page_bytes).unwrap_or_default();
+        let (places, room) = (self.tiering.places(), &self.room);
+        let free: Vec<(NodeId, u64)> =
+            places.nodes().map(|node| (node, free_bytes(&room.granted(node)))).collect();
         let mut rooms = Rooms::new(places, &free, self.reserve);
+        // What programs leave free: to take it would start the kernel's reclaim.
+        let kept: Vec<(NodeId, u64)> =
+            places.nodes().map(|node| (node, room.granted(node).to_low_bytes)).collect();
+        rooms.keep_slow(&kept);
         let on = |node| self.regions.counts(node).iter().sum::<u64>();
         let held = |nodes: &mut dyn Iterator<Item = NodeId>| {
             nodes.map(on).sum::<u64>() * self.watched.os_page_bytes
@@ -327,12 +336,16 @@ impl Attached {
     }
 
     /// Notes where moves have brought memory.
-    fn learn(&mut self, outcomes: &[Outcome]) {
+    fn learn(&mut self, done: &Done) {
+        self.report.done(done);
+        let window = self.regions.window();
         let (mut took_ns, mut bytes) = (0, 0);
-        for outcome in outcomes {
-            self.report.done(outcome);
+        for outcome in done.outcomes.iter().filter(|outcome| was_tried(outcome)) {
             (took_ns, bytes) = (took_ns + outcome.took_ns, bytes + outcome.moved_bytes);
             let asked = &outcome.asked;
+            if outcome.moved_bytes > 0 {
+                self.tiering.moved((asked.pid, asked.addr), window);
+            }
             let pages = index(asked.bytes / self.watched.os_page_bytes);
             if outcome.resident_bytes == asked.bytes {
                 self.regions.set_residency(asked.pid, asked.addr, &vec![Some(asked.to); pages]);
@@ -351,9 +364,7 @@ impl Attached {
     fn end(mut self) -> PagesReport {
         let ended = self.watched.has_ended();
         self.sampler.detach(self.watched.pid);
-        for outcome in &self.worker.finish() {
-            self.report.done(outcome);
-        }
+        self.report.done(&self.worker.finish());
         PagesReport {
             process_ended: ended,
             seconds: self.began.elapsed().as_secs_f64(),
@@ -361,6 +372,24 @@ impl Attached {
             ..self.report
         }
     }
+}
+
+/// What nodes grant to moves; `None` where the kernel does not say.
+fn read_room(os_page_bytes: u64) -> Option<MoveRoom> {
+    let zoneinfo = std::fs::read_to_string("/proc/zoneinfo").ok()?;
+    Some(MoveRoom::of(&zoneinfo, os_page_bytes))
+}
+
+/// What decisions can count on: below the high watermark, where only exchanges move, what the mover
+/// gets for certain.
+fn free_bytes(granted: &Granted) -> u64 {
+    if granted.bytes > granted.to_high_bytes { granted.bytes } else { granted.certain_bytes }
+}
+
+/// Whether the kernel was asked for it.
+fn was_tried(outcome: &Outcome) -> bool {
+    let untried = [Failure::NoRoom, Failure::Unpaired];
+    !outcome.failed.iter().any(|(why, _)| untried.contains(why))
 }
 
 fn regions_config(
@@ -397,7 +426,7 @@ fn reserve(pages: &PagesConfig, machine: &Machine, band_bytes: u64) -> Reserve {
     match (pages.mode.has_reserve(), pages.reserve) {
         (false, _) => Reserve { bytes: band_bytes, threshold_bytes: 0 },
         (true, 0) => Reserve::for_batches(machine.cpus().len() as u64, band_bytes),
-        (true, bytes) => Reserve::of_bytes(bytes),
+        (true, bytes) => Reserve::of_bytes(bytes.max(band_bytes)),
     }
 }
 

@@ -11,6 +11,7 @@
 mod attached;
 mod maps;
 mod report;
+mod rounds;
 mod watched;
 mod worker;
 

@@ -7,6 +7,7 @@ use serde::Serialize;
 use tiercel_ledger::movement::{Outcome, Reason};
 use tiercel_policy::pages::{Mode, PageDecision};
 
+use super::rounds::Done;
 use crate::moves::log::kebab;
 
 /// See the module.
@@ -44,9 +45,13 @@ pub struct PagesReport {
     pub stopped_ticks: u64,
     /// Demand that was dropped because there was too much.
     pub dropped: u64,
-    /// Pairs that were to change places.
+    /// Pairs that have changed places.
     pub exchanges: u64,
-    /// Moves executed.
+    /// Rounds in which moves were executed.
+    pub rounds: u64,
+    /// Times that the kernel refused a move for want of room.
+    pub refusals: u64,
+    /// Moves decided.
     pub moves: u64,
     /// Bytes that are now in better memory.
     pub promoted_bytes: u64,
@@ -63,11 +68,17 @@ impl PagesReport {
         self.asked += decision.asked;
         self.stayed += decision.stayed;
         self.locked += decision.locked;
-        self.exchanges += decision.exchanges;
         self.stopped_ticks += u64::from(decision.is_stopped);
     }
 
-    pub(super) fn done(&mut self, outcome: &Outcome) {
+    pub(super) fn done(&mut self, done: &Done) {
+        self.exchanges += done.exchanges;
+        self.rounds += done.rounds;
+        self.refusals += done.refusals;
+        done.outcomes.iter().for_each(|outcome| self.moved(outcome));
+    }
+
+    fn moved(&mut self, outcome: &Outcome) {
         self.moves += 1;
         match outcome.asked.reason {
             Reason::Promote => self.promoted_bytes += outcome.moved_bytes,

@@ -1,16 +1,18 @@
 //! The mover on a thread of its own, so that rings are drained while memory is copied.
-//! In: moves. Out: outcomes, when they are known. Knows nothing of why anything moves.
+//! In: jobs. Out: what became of them, when it is known. Knows nothing of why anything moves.
 
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 
-use tiercel_ledger::movement::{Move, Outcome};
+use tiercel_machine::MoveRoom;
 use tiercel_mover::Mover;
+
+use super::rounds::{Done, Job, execute};
 
 /// See the module.
 pub struct Worker {
     /// `None` after the end.
-    jobs: Option<SyncSender<Vec<Move>>>,
-    done: Receiver<Vec<Outcome>>,
+    jobs: Option<SyncSender<Job>>,
+    done: Receiver<Done>,
     is_busy: bool,
     /// The thread is gone: it panicked.
     has_failed: bool,
@@ -18,13 +20,17 @@ pub struct Worker {
 }
 
 impl Worker {
-    pub fn start(mut mover: Box<dyn Mover + Send>) -> std::io::Result<Worker> {
+    /// `room` reads what nodes grant.
+    pub fn start(
+        mut mover: Box<dyn Mover + Send>,
+        mut room: impl FnMut() -> Option<MoveRoom> + Send + 'static,
+    ) -> std::io::Result<Worker> {
         // One job at a time: more would be decided on stale knowledge.
-        let (jobs, todo) = sync_channel::<Vec<Move>>(1);
+        let (jobs, todo) = sync_channel::<Job>(1);
         let (report, done) = sync_channel(1);
         let work = move || {
-            while let Ok(moves) = todo.recv() {
-                if report.send(mover.execute(&moves)).is_err() {
+            while let Ok(job) = todo.recv() {
+                if report.send(execute(&mut *mover, &job, &mut room)).is_err() {
                     break;
                 }
             }
@@ -43,20 +49,20 @@ impl Worker {
         self.has_failed
     }
 
-    /// Gives it moves; it must not be busy.
-    pub fn execute(&mut self, moves: Vec<Move>) {
+    /// Gives it a job; it must not be busy.
+    pub fn execute(&mut self, job: Job) {
         assert!(!self.is_busy, "one job at a time");
         let jobs = self.jobs.as_ref().expect("it has not ended");
-        self.is_busy = jobs.send(moves).is_ok();
+        self.is_busy = jobs.send(job).is_ok();
         self.has_failed = !self.is_busy;
     }
 
-    /// The outcomes of the last job, once.
-    pub fn outcomes(&mut self) -> Option<Vec<Outcome>> {
+    /// What became of the last job, once.
+    pub fn done(&mut self) -> Option<Done> {
         match self.done.try_recv() {
-            Ok(outcomes) => {
+            Ok(done) => {
                 self.is_busy = false;
-                Some(outcomes)
+                Some(done)
             }
             Err(TryRecvError::Empty) => None,
             Err(TryRecvError::Disconnected) => {
@@ -67,9 +73,10 @@ impl Worker {
     }
 
     /// Waits for the job under way, so that no move outlives the command.
-    pub fn finish(mut self) -> Vec<Outcome> {
+    pub fn finish(mut self) -> Done {
         self.jobs = None;
-        let last = if self.is_busy { self.done.recv().unwrap_or_default() } else { Vec::new() };
+        let last =
+            if self.is_busy { self.done.recv().unwrap_or_default() } else { Done::default() };
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -80,6 +87,8 @@ impl Worker {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tiercel_ledger::movement::{Move, Outcome, Reason};
+    use tiercel_machine::NodeId;
     use tiercel_mover::{Range, Residency, ResidencyError};
 
     struct Defect;
@@ -100,14 +109,24 @@ mod tests {
 
     #[test]
     fn a_mover_that_panics_is_noticed() {
-        let mut worker = Worker::start(Box::new(Defect)).unwrap();
-        worker.execute(Vec::new());
+        let mut worker = Worker::start(Box::new(Defect), || None).unwrap();
+        let asked = Move {
+            pid: 1,
+            addr: 0,
+            bytes: 4096,
+            from: None,
+            to: NodeId(0),
+            reason: Reason::Promote,
+            gain_ns_per_s: 0.0,
+            cost_ns: 0.0,
+        };
+        worker.execute(Job { moves: vec![asked], needs: vec![None] });
         assert!(!worker.has_failed() && worker.is_busy());
         while worker.is_busy() {
-            assert!(worker.outcomes().is_none());
+            assert!(worker.done().is_none());
             std::thread::yield_now();
         }
         assert!(worker.has_failed());
-        assert!(worker.finish().is_empty());
+        assert!(worker.finish().outcomes.is_empty());
     }
 }

@@ -102,8 +102,9 @@ impl Turn<'_> {
             leaving.iter().for_each(|(victim, to)| self.rooms.unmoved(victim, *to));
             return false;
         }
-        leaving.iter().for_each(|(victim, to)| self.record(victim, *to));
-        self.move_to(unit, target)
+        let chain = |needs, (victim, to): &(Unit, NodeId)| Some(self.record(victim, *to, needs));
+        let last = leaving.iter().fold(None, chain);
+        self.move_after(unit, target, last)
     }
 
     /// The next victim after those in `leaving` that is colder than a unit, and where it goes.
@@ -213,8 +214,8 @@ impl Turn<'_> {
             self.rooms.unmoved(&victim, to);
             return false;
         }
-        self.record(&victim, to);
-        self.move_to(unit, node)
+        let first = self.record(&victim, to, None);
+        self.move_after(unit, node, Some(first))
     }
 
     /// What moving a unit to a node saves, and what must leave for it.

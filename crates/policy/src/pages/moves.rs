@@ -3,11 +3,13 @@
 //!
 //! An exchange has no system call. It goes through free bytes of the better node: units are
 //! promoted as long as there are any, then their partners are demoted, then the next are promoted.
+//! Where the better node has none, partners are demoted first through free bytes of the other.
 
 use serde::Serialize;
 use tiercel_ledger::movement::{Move, Reason};
 use tiercel_ledger::regions::Unit;
 use tiercel_machine::NodeId;
+use tiercel_machine::number::signed;
 
 use super::benefit::Estimate;
 use super::places::Places;
@@ -20,8 +22,12 @@ pub(crate) const MOVES_MAX: usize = 16_384;
 /// What to do after a tick.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct PageDecision {
-    /// To be executed in this order.
+    /// In the order in which each finds room.
     pub moves: Vec<Move>,
+    /// For each of them, the earlier one that must succeed first: a promotion names the demotion
+    /// that makes room for it, or the demotion of an exchange the promotion that replaces it. If
+    /// that one fails, both stay where they are.
+    pub needs: Vec<Option<usize>>,
     /// Pairs among them that change places.
     pub exchanges: u64,
     /// Units that asked to move.
@@ -38,14 +44,16 @@ pub(crate) struct Moves<'a> {
     places: &'a Places,
     estimate: &'a Estimate,
     out: Vec<Move>,
-    /// Partners that are still to be demoted, and where to.
-    waiting: Vec<(Unit, NodeId)>,
+    needs: Vec<Option<usize>>,
+    /// The second halves of exchanges: what moves, where to, and the first half.
+    waiting: Vec<(Unit, NodeId, usize)>,
     pub(crate) exchanges: u64,
 }
 
 impl<'a> Moves<'a> {
     pub(crate) fn new(places: &'a Places, estimate: &'a Estimate) -> Moves<'a> {
-        Moves { places, estimate, out: Vec::new(), waiting: Vec::new(), exchanges: 0 }
+        let (out, needs, waiting) = (Vec::new(), Vec::new(), Vec::new());
+        Moves { places, estimate, out, needs, waiting, exchanges: 0 }
     }
 
     /// Whether there may be no more.
@@ -53,8 +61,9 @@ impl<'a> Moves<'a> {
         self.out.len() + self.waiting.len() >= MOVES_MAX
     }
 
-    /// A move for which there is room now; `rooms` has it already.
-    pub(crate) fn push(&mut self, unit: &Unit, to: NodeId) {
+    /// A move for which there is room when the one that it needs is done; `rooms` has it already.
+    /// Returns its number.
+    pub(crate) fn push(&mut self, unit: &Unit, to: NodeId, needs: Option<usize>) -> usize {
         let rank = |node| self.places.rank(unit.accessor, node);
         let reason = if rank(to) < rank(unit.node) { Reason::Promote } else { Reason::Demote };
         let here = self.estimate.stall_ns_per_s(self.places, unit, unit.node);
@@ -69,10 +78,12 @@ impl<'a> Moves<'a> {
             gain_ns_per_s: here - there,
             cost_ns: self.estimate.cost_ns(unit.bytes),
         });
+        self.needs.push(needs);
+        self.out.len() - 1
     }
 
-    /// Lets `unit` and `partner` change places, or `partner` go elsewhere, if the free bytes of
-    /// `partner`'s node suffice for the time in between; false, and nothing done, if they do not.
+    /// Lets `unit` and `partner` change places, or `partner` go elsewhere: through free bytes of
+    /// `partner`'s node, else of `unit`'s. False, and nothing done, if there are none.
     pub(crate) fn exchange(
         &mut self,
         unit: &Unit,
@@ -80,30 +91,42 @@ impl<'a> Moves<'a> {
         to: NodeId,
         rooms: &mut Rooms,
     ) -> bool {
-        let node = partner.node;
-        if !rooms.fits_exchange(unit, partner) {
-            self.finish(rooms);
-            if !rooms.fits_exchange(unit, partner) {
-                return false;
-            }
+        if !rooms.may_replace(unit, partner) {
+            return false;
         }
-        rooms.exchanged(unit, partner, to);
-        self.push(unit, node);
-        self.waiting.push((*partner, to));
-        self.exchanges += u64::from(to == unit.node);
+        if rooms.free_bytes(partner.node) < signed(unit.bytes) {
+            self.finish(rooms);
+        }
+        let is_pair = to == unit.node;
+        if rooms.free_bytes(partner.node) >= signed(unit.bytes) {
+            self.begin(unit, (partner, to), rooms);
+        } else if is_pair && rooms.free_bytes(to) >= signed(partner.bytes) {
+            self.begin(partner, (unit, partner.node), rooms);
+        } else {
+            return false;
+        }
+        self.exchanges += u64::from(is_pair);
         true
     }
 
-    /// Demotes the partners that wait.
+    /// The first half of an exchange; the second follows when free bytes run out.
+    fn begin(&mut self, first: &Unit, (second, to): (&Unit, NodeId), rooms: &mut Rooms) {
+        rooms.exchanged(first, second, to);
+        let first = self.push(first, second.node, None);
+        self.waiting.push((*second, to, first));
+    }
+
+    /// Moves the second halves.
     pub(crate) fn finish(&mut self, rooms: &mut Rooms) {
-        for (partner, to) in std::mem::take(&mut self.waiting) {
-            rooms.give(partner.node, partner.bytes);
-            self.push(&partner, to);
+        for (second, to, first) in std::mem::take(&mut self.waiting) {
+            rooms.give(second.node, second.bytes);
+            self.push(&second, to, Some(first));
         }
     }
 
     pub(crate) fn done(mut self, rooms: &mut Rooms) -> PageDecision {
         self.finish(rooms);
-        PageDecision { moves: self.out, exchanges: self.exchanges, ..PageDecision::default() }
+        let Moves { out: moves, needs, exchanges, .. } = self;
+        PageDecision { moves, needs, exchanges, ..PageDecision::default() }
     }
 }

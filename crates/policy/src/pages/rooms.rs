@@ -41,6 +41,15 @@ impl Rooms {
         Rooms { nodes: free.iter().map(room).collect(), groups: BTreeMap::new() }
     }
 
+    /// Every other node keeps so many bytes: its reserve is for exchanges alone.
+    pub fn keep_slow(&mut self, kept: &[(NodeId, u64)]) {
+        for (node, bytes) in kept {
+            if let Some(room) = self.nodes.get_mut(node).filter(|room| !room.is_fast) {
+                room.reserve = Reserve { bytes: *bytes, threshold_bytes: 0 };
+            }
+        }
+    }
+
     /// Limits what a group may still take of the best tier; below 0 it holds too much.
     pub fn limit(&mut self, group: GroupId, left_bytes: i64) {
         self.groups.insert(group, left_bytes);
@@ -76,11 +85,10 @@ impl Rooms {
         on_node && (!takes_fast || self.left_bytes(unit.group) >= signed(unit.bytes))
     }
 
-    /// Whether it fits, with the reserve, on the node of a partner that leaves it afterwards.
-    pub(crate) fn fits_exchange(&self, unit: &Unit, partner: &Unit) -> bool {
+    /// Whether a group's limit allows a unit in the place of a partner that leaves.
+    pub(crate) fn may_replace(&self, unit: &Unit, partner: &Unit) -> bool {
         let replaces_own = unit.group == partner.group || self.is_fast(unit.node);
-        let within = replaces_own || self.left_bytes(unit.group) >= signed(unit.bytes);
-        within && self.free_bytes(partner.node) >= signed(unit.bytes)
+        replaces_own || self.left_bytes(unit.group) >= signed(unit.bytes)
     }
 
     fn left_bytes(&self, group: GroupId) -> i64 {
@@ -107,15 +115,15 @@ impl Rooms {
         self.take(unit.node, unit.bytes);
     }
 
-    /// A unit takes free bytes of its partner's node; the partner leaves it later, when
-    /// [`Rooms::give`] is called for it. Where the partner comes instead of the unit, that room
-    /// is the partner's from now on.
-    pub(crate) fn exchanged(&mut self, unit: &Unit, partner: &Unit, to: NodeId) {
-        self.charge(unit, unit.node, partner.node);
-        self.charge(partner, partner.node, to);
-        self.take(partner.node, unit.bytes);
-        self.give(unit.node, unit.bytes);
-        self.take(to, partner.bytes);
+    /// The first half of an exchange takes free bytes of the second's node; the second leaves it
+    /// later, when [`Rooms::give`] is called for it. The room that it goes to is its own from now
+    /// on.
+    pub(crate) fn exchanged(&mut self, first: &Unit, second: &Unit, to: NodeId) {
+        self.charge(first, first.node, second.node);
+        self.charge(second, second.node, to);
+        self.take(second.node, first.bytes);
+        self.give(first.node, first.bytes);
+        self.take(to, second.bytes);
     }
 
     /// Bytes of a node are free.

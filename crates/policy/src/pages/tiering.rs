@@ -14,7 +14,7 @@ use super::places::Places;
 use super::rooms::Rooms;
 use super::victims::{Residents, Victims};
 
-/// Decides which units move. It remembers what failed and what moved, nothing else.
+/// Decides which units move. It remembers what failed and what has moved, nothing else.
 #[derive(Debug)]
 pub struct Tiering {
     mode: Mode,
@@ -45,7 +45,7 @@ pub(crate) struct Turn<'a> {
     pub(crate) mode: Mode,
     pub(crate) places: &'a Places,
     pub(crate) estimate: &'a Estimate,
-    pub(crate) history: &'a mut History,
+    pub(crate) history: &'a History,
     pub(crate) failed: &'a mut BTreeMap<NodeId, VecDeque<(UnitKey, NodeId)>>,
     pub(crate) turns: &'a mut usize,
     pub(crate) rooms: Rooms,
@@ -76,7 +76,7 @@ impl Tiering {
             mode: self.mode,
             places: &self.places,
             estimate,
-            history: &mut self.history,
+            history: &self.history,
             failed: &mut self.failed,
             turns: &mut self.turns,
             rooms,
@@ -89,8 +89,15 @@ impl Tiering {
             turn.serve(unit, &mut counts);
         }
         turn.refill_all(&demand);
-        let PageDecision { moves, exchanges, .. } = turn.moves.done(&mut turn.rooms);
-        PageDecision { moves, exchanges, ..counts }
+        let PageDecision { moves, needs, exchanges, .. } = turn.moves.done(&mut turn.rooms);
+        PageDecision { moves, needs, exchanges, ..counts }
+    }
+
+    /// A unit has moved, as its mover found in this window. What was refused did not move: it is
+    /// neither locked nor counted.
+    pub fn moved(&mut self, key: UnitKey, window: u64) {
+        self.history.begin(window);
+        self.history.note(key, window);
     }
 }
 
@@ -115,20 +122,20 @@ impl Turn<'_> {
 
     /// A unit moves; there is room.
     pub(crate) fn move_to(&mut self, unit: &Unit, to: NodeId) -> bool {
+        self.move_after(unit, to, None)
+    }
+
+    /// A unit moves; there is room when the move that it needs is done.
+    pub(crate) fn move_after(&mut self, unit: &Unit, to: NodeId, needs: Option<usize>) -> bool {
         self.rooms.moved(unit, to);
-        self.record(unit, to);
+        self.record(unit, to, needs);
         true
     }
 
-    /// A move that `rooms` has already.
-    pub(crate) fn record(&mut self, unit: &Unit, to: NodeId) {
-        self.note(unit);
-        self.moves.push(unit, to);
-    }
-
-    pub(crate) fn note(&mut self, unit: &Unit) {
+    /// A move that `rooms` has already. Returns its number.
+    pub(crate) fn record(&mut self, unit: &Unit, to: NodeId, needs: Option<usize>) -> usize {
         self.victims.moves(unit);
-        self.history.note(unit.key(), self.window);
+        self.moves.push(unit, to, needs)
     }
 
     /// Exchanges a unit with a partner, which goes to `to`; false, if there is no free byte to do
@@ -136,8 +143,8 @@ impl Turn<'_> {
     pub(crate) fn exchange(&mut self, unit: &Unit, partner: &Unit, to: NodeId) -> bool {
         let done = self.moves.exchange(unit, partner, to, &mut self.rooms);
         if done {
-            self.note(unit);
-            self.note(partner);
+            self.victims.moves(unit);
+            self.victims.moves(partner);
         }
         done
     }

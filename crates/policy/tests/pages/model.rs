@@ -88,6 +88,14 @@ impl Model {
         tiering.tick(Situation { demand, residents: self, rooms, estimate: &estimate, window })
     }
 
+    /// Executes what was decided, and says so.
+    pub fn carry_out(&mut self, tiering: &mut Tiering, decision: &PageDecision, window: u64) {
+        for one in &decision.moves {
+            self.execute(one);
+            tiering.moved((one.pid, one.addr), window);
+        }
+    }
+
     /// Executes one move.
     ///
     /// # Panics
