@@ -75,7 +75,8 @@ pub fn everything() -> Result<()> {
     Ok(())
 }
 
-fn make(folder: &str) -> Command {
+/// `make` in a folder, by all CPUs.
+pub fn make(folder: &str) -> Command {
     let mut make = exec::command("make");
     let jobs = std::thread::available_parallelism().map_or(1, |n| n.get());
     make.args(["--no-print-directory", "-s", "-C", folder, &format!("-j{jobs}")]);

@@ -11,6 +11,7 @@
 mod attack;
 mod bench;
 mod build;
+mod compiler;
 mod conformance;
 mod demo;
 mod docs;
@@ -50,6 +51,8 @@ enum Verb {
         /// Goals for the runtime's Makefile, `all` when none
         goals: Vec<String>,
     },
+    /// Build the plug-in and the library of `tiercel cc` into target/compiler
+    Compiler(compiler::Options),
     /// Build everything a user runs: the binary (release), the runtime, the workloads
     Build,
     /// Everything CI checks; goes on after a failing step and lists the failures
@@ -94,6 +97,7 @@ fn main() -> ExitCode {
 fn run(verb: Verb) -> Result<()> {
     match verb {
         Verb::Runtime { goals } => build::runtime(&goals),
+        Verb::Compiler(options) => compiler::main(&options),
         Verb::Build => build::everything(),
         Verb::Test(options) => test::main(&options),
         Verb::Tidy(options) => tidy::main(&options),

@@ -100,6 +100,7 @@ fn steps(options: &Options) -> Result<Vec<Step>> {
         step("workloads", build::workloads_make(&["test"])),
         // Among its tests: the stress of the tracking half under ASan, UBSan and TSan.
         step("runtime test", build::runtime_make(&["test".into()])?),
+        step("compiler", xtask(&["compiler", "--test"])?),
     ];
     // All in one step, so that the time of each step that follows is the fuzzer's own.
     steps.push(step("fuzz build", xtask(&["fuzz", "--build"])?));

@@ -1,0 +1,31 @@
+//! `cargo xtask compiler`: the plug-in and the library of `tiercel cc`. In: whether to test them.
+//! Out: `target/compiler/libtiercel_pass.so`, `libtiercel_probe.a`. Knows nothing of what they do:
+//! compiler/Makefile builds and tests them.
+
+use anyhow::{Result, bail};
+use clap::Args;
+
+use crate::{build, exec};
+
+/// The compiler whose plug-in interface the sources are written for: LLVM's changes with each major
+/// version.
+const TOOLS: [&str; 3] = ["llvm-config-19", "clang-19", "ld.lld-19"];
+
+#[derive(Args)]
+pub struct Options {
+    /// Also run their tests
+    #[arg(long)]
+    test: bool,
+}
+
+pub fn main(options: &Options) -> Result<()> {
+    for tool in TOOLS {
+        if exec::output(exec::command(tool).arg("--version")).is_err() {
+            bail!("{tool} is missing; install clang-19, llvm-19-dev and lld-19 (./x setup does)");
+        }
+    }
+    let mut make = build::make("compiler");
+    make.arg(format!("OUT={}", exec::target().join("compiler").display()));
+    make.arg(if options.test { "test" } else { "all" });
+    exec::run(&mut make)
+}
