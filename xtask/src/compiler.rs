@@ -24,8 +24,17 @@ pub fn main(options: &Options) -> Result<()> {
             bail!("{tool} is missing; install clang-19, llvm-19-dev and lld-19 (./x setup does)");
         }
     }
+    if !options.test {
+        return make("all");
+    }
+    exec::run(exec::cargo().args(["build", "--package", "tiercel"]))?;
+    make("test")?;
+    make("drive")
+}
+
+fn make(goal: &str) -> Result<()> {
     let mut make = build::make("compiler");
     make.arg(format!("OUT={}", exec::target().join("compiler").display()));
-    make.arg(if options.test { "test" } else { "all" });
+    make.arg(format!("TIERCEL={}", exec::target().join("debug/tiercel").display())).arg(goal);
     exec::run(&mut make)
 }

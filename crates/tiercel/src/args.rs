@@ -34,6 +34,19 @@ pub enum Verb {
   tiercel record -- ./app
   tiercel record -o app.profile --sampler perf -- ./app data.bin")]
     Record(RecordArgs),
+    /// Compile C as clang 19 does, with a check before each memory access
+    #[command(
+        after_help = "TIERCEL_CC=off adds nothing. Links named tiercel-cc and tiercel-c++ work, too.
+
+Examples:
+  tiercel cc -O2 -o app app.c
+  make CC='tiercel cc'
+  ./configure CC='tiercel cc' CXX='tiercel c++'"
+    )]
+    Cc(CompileArgs),
+    /// Compile C++ as clang++ 19 does, with a check before each memory access
+    #[command(name = "c++", after_help = "Example: tiercel c++ -O2 -o app app.cc")]
+    Cxx(CompileArgs),
     /// Show, compare, merge and export profiles
     #[command(after_help = "Example: tiercel profile show app.profile")]
     Profile(ProfileArgs),
@@ -118,6 +131,14 @@ pub enum Verb {
         /// The verb; without one, the page of tiercel itself
         verb: Option<String>,
     },
+}
+
+/// A compiler's command line.
+#[derive(ClapArgs, Debug)]
+pub struct CompileArgs {
+    /// Options and files, as clang takes them
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "WORD")]
+    pub words: Vec<OsString>,
 }
 
 /// Options of both `run` and `daemon`. Each overrides the configuration file.

@@ -1,4 +1,5 @@
-//! Finds libtiercel.so and builds the variables that bring it into a program.
+//! Finds libtiercel.so and the parts of `tiercel cc`; builds the variables that bring the former
+//! into a program.
 //! In: where this executable lies, the user's LD_PRELOAD. Out: a path, or where was looked.
 //! Knows nothing of what the library does.
 
@@ -10,23 +11,32 @@ use std::path::{Path, PathBuf};
 const NAME: &str = "libtiercel.so";
 
 /// Where it may lie, seen from the folder of the executable: a build tree, an installation.
-const PLACES: [&str; 4] = [".", "../runtime", "../lib/tiercel", "../lib"];
+const PLACES: [&str; 5] = [".", "../runtime", "../compiler", "../lib/tiercel", "../lib"];
 
-/// The runtime is nowhere.
+/// A part of Tiercel is nowhere.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{NAME} was not found in {}; build it with `cargo xtask runtime`, or install it there",
+    "{name} was not found in {}; build it with `{built_by}`, or install it there",
     .looked.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(", ")
 )]
 pub struct LibraryMissing {
+    /// Its file's name.
+    pub name: &'static str,
+    /// The command that builds it.
+    pub built_by: &'static str,
     /// Every folder that was looked into.
     pub looked: Vec<PathBuf>,
 }
 
 /// Path of the runtime that belongs to this executable.
 pub fn find() -> Result<PathBuf, LibraryMissing> {
+    find_part(NAME, "cargo xtask runtime")
+}
+
+/// Path of another part that belongs to this executable.
+pub fn find_part(name: &'static str, built_by: &'static str) -> Result<PathBuf, LibraryMissing> {
     let exe = std::env::current_exe().unwrap_or_default();
-    find_beside(exe.parent().unwrap_or(Path::new("/")))
+    find_beside(exe.parent().unwrap_or(Path::new("/")), name, built_by)
 }
 
 /// `LD_PRELOAD` with the runtime in front of what the user has there.
@@ -44,16 +54,20 @@ pub fn can_be_preloaded(library: &Path) -> bool {
     !library.as_os_str().as_bytes().iter().any(|&byte| byte == b':' || byte.is_ascii_whitespace())
 }
 
-fn find_beside(folder: &Path) -> Result<PathBuf, LibraryMissing> {
+fn find_beside(
+    folder: &Path,
+    name: &'static str,
+    built_by: &'static str,
+) -> Result<PathBuf, LibraryMissing> {
     let mut looked = Vec::new();
     for place in PLACES {
-        let candidate = folder.join(place).join(NAME);
+        let candidate = folder.join(place).join(name);
         if let Ok(found) = candidate.canonicalize() {
             return Ok(found);
         }
         looked.push(folder.join(place));
     }
-    Err(LibraryMissing { looked })
+    Err(LibraryMissing { name, built_by, looked })
 }
 
 #[cfg(test)]
@@ -65,11 +79,12 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("debug");
         std::fs::create_dir(&folder).unwrap();
-        let missing = find_beside(&folder).unwrap_err().to_string();
+        let find = || find_beside(&folder, NAME, "cargo xtask runtime");
+        let missing = find().unwrap_err().to_string();
         assert!(missing.contains("debug/../runtime") && missing.contains("xtask"), "{missing}");
         std::fs::create_dir(root.path().join("runtime")).unwrap();
         std::fs::write(root.path().join("runtime").join(NAME), "").unwrap();
-        assert!(find_beside(&folder).unwrap().ends_with("runtime/libtiercel.so"));
+        assert!(find().unwrap().ends_with("runtime/libtiercel.so"));
     }
 
     #[test]

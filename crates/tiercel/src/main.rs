@@ -10,6 +10,8 @@
 
 mod args;
 mod attach;
+mod cc;
+mod cc_words;
 mod engine;
 mod host;
 mod lab;
@@ -38,9 +40,14 @@ mod whatif;
 use crate::terminal::note;
 use args::{Args, Verb};
 use clap::Parser;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    if let Some((language, words)) = cc::asked(&words) {
+        return cc::compile(language, words);
+    }
     let verb = match Args::try_parse() {
         Ok(args) => args.verb,
         Err(error) => {
@@ -53,6 +60,8 @@ fn main() -> ExitCode {
     };
     let done = match &verb {
         Verb::Run(args) => return run::run(args),
+        Verb::Cc(args) => return cc::compile(cc::Language::C, &args.words),
+        Verb::Cxx(args) => return cc::compile(cc::Language::Cxx, &args.words),
         Verb::Record(args) => return record::record(args),
         Verb::Profile(args) => profile::profile(args),
         Verb::Plan(args) => plan::plan(args),

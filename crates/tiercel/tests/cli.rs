@@ -44,6 +44,17 @@ fn completions_and_pages_for_every_verb() {
 }
 
 #[test]
+fn a_compiler_that_is_missing_is_named_with_its_package() {
+    let binary = env!("CARGO_BIN_EXE_tiercel");
+    let mut command = std::process::Command::new(binary);
+    let output = command.args(["c++", "-c", "a.cc"]).env("PATH", "/nowhere").output().unwrap();
+    assert_eq!(output.status.code(), Some(125));
+    let text = stderr(&output);
+    assert!(text.contains("clang++-19 is not in PATH") && text.contains("apt install"), "{text}");
+    assert!(ok(&["cc", "--help"]).contains("tiercel cc -O2 -o app app.c"));
+}
+
+#[test]
 fn this_machine_and_others() {
     let here: serde_json::Value = serde_json::from_str(&ok(&["topo", "--json"])).unwrap();
     assert!(!here["nodes"].as_array().unwrap().is_empty());

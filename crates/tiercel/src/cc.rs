@@ -1,0 +1,119 @@
+//! `tiercel cc` and `tiercel c++`: clang 19 with the plug-in and the library that check memory
+//! accesses. In: a compiler's command line. Out: this process becomes the compiler, whose exit
+//! status is its own. Knows nothing of what a check is.
+
+use crate::cc_words::{Parts, Request};
+use crate::host::EXIT_REFUSED;
+use crate::library;
+use crate::program::find;
+use crate::terminal::note;
+use anyhow::{Context, Result, bail};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+/// What is done: `profile`, or `off` for the compiler alone.
+const MODE_VARIABLE: &str = "TIERCEL_CC";
+const PASS: &str = "libtiercel_pass.so";
+const PROBE: &str = "libtiercel_probe.a";
+const BUILT_BY: &str = "cargo xtask compiler";
+
+/// A language that is compiled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Language {
+    /// `tiercel cc`, or a link to the command named `tiercel-cc`.
+    C,
+    /// `tiercel c++`, `tiercel-c++`.
+    Cxx,
+}
+
+impl Language {
+    /// Of the version that the plug-in is for, as Debian names it.
+    fn compiler(self) -> &'static str {
+        match self {
+            Language::C => "clang-19",
+            Language::Cxx => "clang++-19",
+        }
+    }
+}
+
+/// The compiler's words, where a command line asks for one. They are taken as they are: no option
+/// is ours.
+pub fn asked(words: &[OsString]) -> Option<(Language, &[OsString])> {
+    let called = Path::new(words.first()?).file_name()?;
+    match called.to_str() {
+        Some("tiercel-cc") => return Some((Language::C, &words[1..])),
+        Some("tiercel-c++") => return Some((Language::Cxx, &words[1..])),
+        _ => {}
+    }
+    let language = match words.get(1)?.to_str()? {
+        "cc" => Language::C,
+        "c++" => Language::Cxx,
+        _ => return None,
+    };
+    // Help on our verb, not the compiler's 900 options.
+    (words[2..] != ["--help"]).then_some((language, &words[2..]))
+}
+
+/// Becomes the compiler; returns only if that fails.
+pub fn compile(language: Language, words: &[OsString]) -> ExitCode {
+    let failed = match command(language, words) {
+        Ok(mut command) => anyhow::Error::from(command.exec()),
+        Err(error) => error,
+    };
+    note(format_args!("tiercel: {failed:#}; nothing was compiled"));
+    ExitCode::from(EXIT_REFUSED)
+}
+
+fn command(language: Language, words: &[OsString]) -> Result<Command> {
+    let mut command = Command::new(compiler(language)?);
+    if is_off()? {
+        command.args(words);
+        return Ok(command);
+    }
+    let [pass, probe] = [part(PASS)?, part(PROBE)?];
+    let parts = Parts { pass: &pass, probe: &probe };
+    command.args(Request::read(words).served(words, &parts)?);
+    Ok(command)
+}
+
+fn compiler(language: Language) -> Result<PathBuf> {
+    let name = language.compiler();
+    let found = find(OsStr::new(name), std::env::var_os("PATH").as_deref());
+    found.with_context(|| format!("{name} is not in PATH; on Debian 12: apt install clang-19"))
+}
+
+fn part(name: &'static str) -> Result<PathBuf> {
+    Ok(library::find_part(name, BUILT_BY)?)
+}
+
+fn is_off() -> Result<bool> {
+    match std::env::var(MODE_VARIABLE).unwrap_or_default().as_str() {
+        "" | "profile" => Ok(false),
+        "off" => Ok(true),
+        other => bail!("{MODE_VARIABLE}={other}: must be profile or off"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(line: &str) -> Option<(Language, usize)> {
+        let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        asked(&words).map(|(language, rest)| (language, rest.len()))
+    }
+
+    #[test]
+    fn compilers_are_asked_for_by_verb_or_by_link() {
+        assert_eq!(of("tiercel cc -c a.c"), Some((Language::C, 2)));
+        assert_eq!(of("/usr/bin/tiercel c++ --version"), Some((Language::Cxx, 1)));
+        assert_eq!(of("/x/tiercel-cc a.c"), Some((Language::C, 1)));
+        assert_eq!(of("tiercel-c++ --help"), Some((Language::Cxx, 1)));
+        assert_eq!(of("tiercel cc"), Some((Language::C, 0)));
+        assert_eq!(of("tiercel cc --help"), None);
+        assert_eq!(of("tiercel run cc"), None);
+        assert_eq!(of("tiercel"), None);
+    }
+}
