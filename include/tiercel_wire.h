@@ -41,9 +41,8 @@
 #include <stdint.h>
 
 #define TCL_MAGIC 0x4c435254u /* "TRCL", little endian */
-#define TCL_WIRE_VERSION                                                                           \
-    9u /* one more with each change of this file that either side can notice                       \
-        */
+/* One more with each change of this file that either side can notice. */
+#define TCL_WIRE_VERSION 10u
 
 #define TCL_PAGE 4096u /* bytes of an OS page, the smallest that the supported machines have */
 
@@ -60,8 +59,10 @@ enum tcl_record_kind {
     TCL_EXIT = 7,    /* the process is about to exit */
     TCL_SHARE = 8,   /* addr, size = tcl_map.share: what the object of this version shows; follows
                       * its BORN in the same ring */
-    TCL_HEAD = 9     /* addr, size: the first bytes of the object of this version are bound to this
+    TCL_HEAD = 9,    /* addr, size: the first bytes of the object of this version are bound to this
                       * arena, which was charged; follows its BORN in the same ring */
+    TCL_MISSES = 10  /* addr: an OS page; size = reads | writes << 32, carve = lines made dirty:
+                      * what compiled code (tiercel_probe.h) missed there, until this time */
 };
 
 enum tcl_record_flags {
@@ -305,7 +306,8 @@ enum tcl_remark {
     TCL_REMARK_LIMITED = 1u << 1,     /* memory is limited: no vregions in the heap */
     TCL_REMARK_NO_VREGIONS = 1u << 2, /* memory for vregions could not be had */
     TCL_REMARK_THREADS = 1u << 3, /* threads before the program begins: no pool under its heap */
-    TCL_REMARK_MIXED = 1u << 4    /* more sites should have blocks apart than can have them */
+    TCL_REMARK_MIXED = 1u << 4,   /* more sites should have blocks apart than can have them */
+    TCL_REMARK_PROBED = 1u << 5   /* it has code that reports misses */
 };
 
 struct tcl_header {
@@ -336,6 +338,7 @@ struct tcl_header {
     uint32_t small_top;       /* sites at or above have no small objects. Release */
     uint32_t forks;           /* how often it forked: it may have children that do not attach */
     uint32_t pad;
+    uint64_t lost_misses; /* that no record was written of; only grows */
     struct tcl_moved moved[TCL_MOVES_MAX];
     /* Of each arena, bytes that no object has and that the heap keeps resident for the next births.
      * Relaxed. */
@@ -364,6 +367,17 @@ struct tcl_header {
  * first touches of 64 KiB take 10 us. Chosen, not measured. */
 #define TCL_HEADS_FROM_BYTES ((256ull << 10) + 4096)
 #define TCL_HEAD_LEAST (64ull << 10)
+
+/* What compiled code reports: misses of caches of this shape, among the lines that are sampled. The
+ * caches are as small a share of their size as the lines are of all, 2^-shift. */
+struct tcl_probe_cache {
+    uint32_t sets, ways;
+};
+struct tcl_probe_terms {
+    uint32_t limit; /* of hashes (tiercel_probe.h); 0: nothing is sampled */
+    uint32_t shift; /* each miss stands for 2^shift */
+    struct tcl_probe_cache caches[3]; /* L1 and L2 of a thread, the last level of the process */
+};
 
 /* Written by the daemon, except birth_bytes_left. The first cache line is read at every event, the
  * second is written at births, the third is read at births: they are kept apart. Arena k is memory
@@ -402,7 +416,8 @@ struct tcl_control {
     uint32_t session;     /* number of the session, from 1; before `answer` */
     struct tcl_move moves[TCL_MOVES_MAX];
     uint64_t fast_nodes; /* a bit of each node of the best tier below 64 */
-    uint8_t pad[4096 - 176 - TCL_STOPS_MAX * 8 - TCL_MOVES_MAX * 24];
+    struct tcl_probe_terms probe;
+    uint8_t pad[4096 - 208 - TCL_STOPS_MAX * 8 - TCL_MOVES_MAX * 24];
 };
 /* Chosen, not measured: 64 births of the smallest object for one atomic subtraction. */
 #define TCL_BIRTH_CREDIT (256 << 10)

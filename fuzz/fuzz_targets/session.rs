@@ -210,6 +210,10 @@ fn record(input: &mut Unstructured<'_>) -> Result<Record> {
             let arena = arena.unwrap_or(0);
             Record::Head { addr, bytes, version, arena, time_ns }
         }
+        6 if bytes % 20480 == 0 => {
+            let (reads, writes, dirtied) = (version.carve, site, version.carve % 3);
+            Record::Misses { addr, reads, writes, dirtied, tid: 0, time_ns }
+        }
         6 => Record::Cut { addr, bytes, version, time_ns },
         _ => Record::Phase { number: small(input)?.into(), time_ns },
     })

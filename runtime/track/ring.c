@@ -31,6 +31,8 @@
 /* Keys below this live in the thread descriptor, so that pthread_setspecific does not allocate:
  * PTHREAD_KEY_2NDLEVEL_SIZE of glibc's nptl/descr.h. */
 #define INLINE_KEYS 32
+/* Of a ring's records, one in so many is kept for objects. Chosen, not measured. */
+#define MISSES_RESERVE 4
 /* In place of a time since when a ring is full: its thread's stack is not reported yet. */
 #define STACK_UNREPORTED UINT64_MAX
 /* Rounds of key destructors that a thread's ring outlives, so that frees in the destructors of
@@ -142,6 +144,7 @@ static void thread_exits(void *unused) {
         pthread_setspecific(exit_key, mine);
         return;
     }
+    tcl_probe_thread_ends();
     uint32_t epoch = mine->epoch, index = mine->index;
     tcl_image_thread_gone();
     bool held = mine->state == WRITER_READY && atomic_load(&ring_owner[index]) == epoch;
@@ -230,13 +233,11 @@ _Static_assert(offsetof(struct tcl_record, size) == 8 && offsetof(struct tcl_rec
                "write_record packs these");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "write_record packs little endian");
 
-static inline void write_record(const struct tcl_use *use, uint64_t size, uint8_t kind) {
-    struct ring_writer *mine = take_writer();
-    if (!mine)
-        return;
+/* Writes the two words of a use, and the time. */
+static inline void write_slot(struct ring_writer *mine, const struct tcl_use *use, uint64_t size,
+                              uint8_t kind, struct tcl_instant now) {
     tcl_assert_debug(mine->is_busy && mine->head < mine->limit);
     uint64_t *slot = (uint64_t *)&mine->ring->records[mine->head % TCL_RING_RECORDS];
-    struct tcl_instant now = tcl_clock_read(&tcl_control()->clock);
     /* Whole words: little endian, as the assertions above have it. */
     __atomic_store_n(&slot[0], use->addr, __ATOMIC_RELAXED);
     __atomic_store_n(&slot[1], size, __ATOMIC_RELAXED);
@@ -252,6 +253,52 @@ static inline void write_record(const struct tcl_use *use, uint64_t size, uint8_
     __atomic_store_n(&mine->ring->head, mine->head, __ATOMIC_RELEASE);
     atomic_signal_fence(memory_order_seq_cst);
     mine->is_busy = 0;
+}
+
+static inline void write_record(const struct tcl_use *use, uint64_t size, uint8_t kind) {
+    struct ring_writer *mine = take_writer();
+    if (mine)
+        write_slot(mine, use, size, kind, tcl_clock_read(&tcl_control()->clock));
+}
+
+/* ---- Misses ---------------------------------------------------------------------------------- */
+
+bool tcl_ring_attend(void) {
+    struct ring_writer *mine = take_writer();
+    if (mine)
+        mine->is_busy = 0;
+    return mine && has_exit_key;
+}
+
+/* Counts are scaled up; what has no room in 32 bits is as many as fit. */
+static uint64_t scaled(uint32_t count) {
+    uint64_t all = (uint64_t)count << tcl_probe_shift();
+    return all < UINT32_MAX ? all : UINT32_MAX;
+}
+
+/* An object's record that is lost costs a scan of all objects; a miss can wait. */
+static bool has_room_for_misses(const struct ring_writer *mine) {
+    uint64_t used = mine->head - __atomic_load_n(&mine->ring->tail, __ATOMIC_RELAXED);
+    return used < TCL_RING_RECORDS - TCL_RING_RECORDS / MISSES_RESERVE;
+}
+
+bool tcl_note_misses(const struct tcl_misses *misses) {
+    struct ring_writer *mine = take_writer();
+    if (!mine)
+        return false;
+    if (!has_room_for_misses(mine)) {
+        mine->is_busy = 0;
+        return false;
+    }
+    struct tcl_use use = {.addr = misses->page, .carve = (uint32_t)scaled(misses->dirtied)};
+    struct tcl_instant time = {misses->time, (uint8_t)(misses->time >> 56)};
+    write_slot(mine, &use, scaled(misses->reads) | scaled(misses->writes) << 32, TCL_MISSES, time);
+    return true;
+}
+
+void tcl_lose_misses(uint32_t count) {
+    if (tcl_attached())
+        __atomic_fetch_add(&tcl_header()->lost_misses, scaled(count), __ATOMIC_RELAXED);
 }
 
 /* ---- The object table ------------------------------------------------------------------------ */
@@ -316,6 +363,7 @@ void tcl_note_died(const struct tcl_use *use) {
     if (tcl_unlikely(!tcl_attached()))
         return;
     leave(use);
+    tcl_probe_died(use->addr, use->bytes);
     write_record(use, size_and_arena(use), TCL_DIED);
     if (!(use->flags & TCL_BLOCK))
         tcl_birth_refund(use->arena, use->bytes);
@@ -336,6 +384,7 @@ void tcl_note_idle(unsigned arena, size_t bytes) {
 
 void tcl_note_cut(uintptr_t addr, size_t bytes, uint32_t carve) {
     struct tcl_use use = {.addr = addr, .bytes = bytes, .carve = carve, .flags = TCL_MAPPED};
+    tcl_probe_died(addr, bytes);
     write_record(&use, bytes, TCL_CUT);
 }
 
@@ -352,6 +401,7 @@ void tcl_note_head(const struct tcl_use *use, struct tcl_head head) {
 
 void tcl_note_phase(uint32_t number) {
     struct tcl_use use = {.addr = number};
+    tcl_probe_phase();
     write_record(&use, 0, TCL_PHASE);
 }
 

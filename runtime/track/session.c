@@ -129,6 +129,7 @@ static void attach_once(struct tcl_process *process, uint64_t now) {
     if (!process->was_attached)
         tcl_offer_count(&tcl_offer->attached);
     tcl_image_scan();
+    tcl_probe_attached();
     process->was_attached = true;
     process->hello_ms = now;
     atomic_store(&process->is_awaited, true);
@@ -337,6 +338,7 @@ void tcl_session_after_fork_parent(void) {
 }
 
 void tcl_session_after_fork_child(void) {
+    tcl_probe_after_fork_child();
     tcl_image_after_fork_child();
 }
 

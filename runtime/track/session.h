@@ -168,6 +168,30 @@ TCL_HIDDEN void tcl_note_cut(uintptr_t addr, size_t bytes, uint32_t carve);
 /* What an object that was born shows: see tcl_map.share. */
 TCL_HIDDEN void tcl_note_share(const struct tcl_use *use, uint64_t share);
 TCL_HIDDEN void tcl_note_phase(uint32_t number);
+
+/* ---- Misses of compiled code (probe/) -------------------------------------------------------- */
+
+struct tcl_misses {
+    uint64_t page; /* address */
+    uint32_t reads, writes, dirtied; /* among sampled lines */
+    uint64_t time; /* of the last one: TCL_TIME_BITS of it, the flag of its clock from bit 56 on */
+};
+/* Writes a record; false where the ring has room for objects' records only. */
+TCL_HIDDEN bool tcl_note_misses(const struct tcl_misses *misses);
+TCL_HIDDEN void tcl_lose_misses(uint32_t count);
+/* Gives the calling thread a ring, so that tcl_probe_thread_ends is called when it ends. */
+TCL_HIDDEN bool tcl_ring_attend(void);
+
+/* Each miss stands for 2^this. */
+TCL_HIDDEN uint32_t tcl_probe_shift(void);
+/* Changes when an OS page may have another meaning: what it had died, or a phase was entered. */
+TCL_HIDDEN uint32_t tcl_probe_stamp(uint64_t page);
+TCL_HIDDEN void tcl_probe_died(uintptr_t addr, size_t bytes);
+TCL_HIDDEN void tcl_probe_phase(void);
+/* The process has a session from now on. */
+TCL_HIDDEN void tcl_probe_attached(void);
+TCL_HIDDEN void tcl_probe_thread_ends(void);
+TCL_HIDDEN void tcl_probe_after_fork_child(void);
 /* Acts on a request to detach, and on a reader that is gone; called at births. */
 TCL_HIDDEN void tcl_ring_check(void);
 

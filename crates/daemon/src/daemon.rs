@@ -442,6 +442,7 @@ impl Daemon {
             self.summary.problem(error.to_string());
         }
         session.set_backing(self.config.backing);
+        self.sampling.probe().iter().for_each(|terms| session.set_probe(terms));
     }
 
     fn attach(&mut self, mut arrival: Arrival, number: u32, parent: Option<u32>, now_ms: u64) {
@@ -492,6 +493,10 @@ impl Daemon {
         let now_ms = self.now_ms();
         let timeline = self.timeline;
         self.tracking.drain_last(number, &mut self.moving.queue, &timeline, units);
+        self.take_misses();
+        if self.sampling.probe().is_some() {
+            self.drain_samples();
+        }
         self.attribute();
         self.final_snapshot(number);
         let Some(client) = self.tracking.remove(number, now_ms) else { return };
@@ -532,6 +537,7 @@ impl Daemon {
         let now_ms = self.timeline.look().ms();
         let (began_ns, timeline) = (cpu::thread_ns(), self.timeline);
         let turn = self.tracking.turn(&mut self.moving.queue, &timeline);
+        self.take_misses();
         let took_ns = cpu::since_ns(began_ns);
         self.summary.spent.records_ns += took_ns;
         self.attribute();
@@ -603,6 +609,12 @@ impl Daemon {
         self.summary.spent.samples_ns += cpu::since_ns(began_ns);
         self.attribute();
         self.tracking.ledger.forget_before(drained.complete_ns);
+    }
+
+    /// The sampler learns of what compiled code reported.
+    fn take_misses(&mut self) {
+        let (misses, lost) = self.tracking.take_misses();
+        self.sampling.reported(&misses, lost);
     }
 
     /// Attributes the samples whose time has come.

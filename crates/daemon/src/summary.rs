@@ -18,7 +18,8 @@ use tiercel_profile::Profile;
 use tiercel_sampler::Sampler;
 use tiercel_wire::Counts;
 use tiercel_wire::layout::{
-    REMARK_LIMITED, REMARK_MIXED, REMARK_NO_VREGIONS, REMARK_OWN_MALLOC, REMARK_THREADS,
+    REMARK_LIMITED, REMARK_MIXED, REMARK_NO_VREGIONS, REMARK_OWN_MALLOC, REMARK_PROBED,
+    REMARK_THREADS,
 };
 
 /// Kinds of problems that are kept by their text; further ones are counted together. The texts are
@@ -119,6 +120,9 @@ pub struct ClientCounts {
     /// What the user should know of processes, and of how many.
     #[serde(default)]
     pub remarks: BTreeMap<String, u64>,
+    /// Had code that `tiercel cc` compiled.
+    #[serde(default)]
+    pub probed: u64,
 }
 
 impl ClientCounts {
@@ -131,6 +135,7 @@ impl ClientCounts {
 
     /// Counts the remarks of a process.
     pub(crate) fn remarked(&mut self, bits: u32) {
+        self.probed += u64::from(bits & REMARK_PROBED != 0);
         for (_, text) in REMARKS.into_iter().filter(|(bit, _)| bits & bit != 0) {
             *self.remarks.entry(text.to_owned()).or_default() += 1;
         }

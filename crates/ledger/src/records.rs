@@ -82,7 +82,8 @@ impl Ledger {
             Record::Exec { .. }
             | Record::Exit { .. }
             | Record::Share { .. }
-            | Record::Head { .. } => {}
+            | Record::Head { .. }
+            | Record::Misses { .. } => {}
         }
     }
 

@@ -439,6 +439,7 @@ fn at_time(record: Record, now_ns: u64) -> Record {
         | Record::Phase { time_ns, .. }
         | Record::Share { time_ns, .. }
         | Record::Head { time_ns, .. }
+        | Record::Misses { time_ns, .. }
         | Record::Exec { time_ns }
         | Record::Exit { time_ns } => *time_ns = now_ns,
     }

@@ -9,6 +9,7 @@
 //! Kind::Perf      precise memory events of the CPU   -> every miss has an address, period 4096
 //! Kind::Bpf       the same events through one BPF program, machine-wide, root only
 //! Kind::Probe     page-table bits                    -> no counters, no root, OS pages in use
+//! Kind::Compiled  programs' own reports              -> misses of a model, of tiercel cc's code
 //! Kind::Hint      the kernel's NUMA hint faults      -> with CPU, each OS page once in a pass
 //! Kind::Auto      the best of the first four, in that order
 //! ```
@@ -22,11 +23,12 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use tiercel_wire::{Now, Sample};
+use tiercel_wire::{Now, ProbeTerms, Sample};
 
 #[cfg(feature = "bpf")]
 mod bpf;
 mod clock;
+mod compiled;
 mod descriptor;
 mod emulator;
 mod error;
@@ -37,6 +39,7 @@ mod support;
 #[cfg(test)]
 mod testing;
 
+pub use compiled::{Caches, Rate, TermsError};
 pub use emulator::in_detail;
 pub use error::SamplerError;
 pub use support::{open, support};
@@ -103,6 +106,17 @@ pub trait Sampler: Send {
         let _ = samples_per_s;
     }
 
+    /// What compiled code of hosted processes is to report; `None` where it is not asked.
+    fn probe(&self) -> Option<ProbeTerms> {
+        None
+    }
+
+    /// Takes what compiled code reported, and how many misses it could not. Others than `compiled`
+    /// ignore it.
+    fn reported(&mut self, samples: &[Sample], lost: u64) {
+        let _ = (samples, lost);
+    }
+
     /// Appends the samples since the last call. `now` is one moment on the daemon's clock and the
     /// kernel's, by which samples are dated. At most [`Config::drain_max`] samples; takes a few
     /// milliseconds at most, of which the probe sampler may sleep for two.
@@ -134,6 +148,8 @@ pub enum Kind {
     Probe,
     /// The kernel's NUMA hint faults.
     Hint,
+    /// What programs compiled by `tiercel cc` report themselves.
+    Compiled,
     /// Nothing is observed, but objects are tracked: it shows the cost of tracking alone.
     None,
 }
@@ -148,6 +164,7 @@ impl Kind {
             Kind::Bpf => "bpf",
             Kind::Probe => "probe",
             Kind::Hint => "hint",
+            Kind::Compiled => "compiled",
             Kind::None => "none",
         }
     }
@@ -297,6 +314,13 @@ pub struct Config {
     pub seed: u64,
     /// Hint: how long a pass should take, milliseconds, where we may set it.
     pub hint_window_ms: u64,
+    /// Compiled: the share of cache lines that are sampled, in [`CompiledSampler`]'s model.
+    ///
+    /// [`CompiledSampler`]: Kind::Compiled
+    pub rate: Rate,
+    /// Compiled: the caches that are modelled; `None`: this machine's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub caches: Option<Caches>,
 }
 
 /// Where `perf` and `bpf` take their addresses from.
@@ -324,6 +348,8 @@ impl Default for Config {
             probe_interval_ms: 50,
             seed: 1,
             hint_window_ms: 1000,
+            rate: Rate::default(),
+            caches: None,
         }
     }
 }

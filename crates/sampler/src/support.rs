@@ -4,7 +4,7 @@
 
 use tiercel_machine::Finding;
 
-use crate::{Config, Kind, Sampler, SamplerError, Source, emulator, hint, perf, probe};
+use crate::{Config, Kind, Sampler, SamplerError, Source, compiled, emulator, hint, perf, probe};
 
 /// What [`Kind::Auto`] tries, best first. See docs/samplers.md for why.
 const ORDER: [Kind; 4] = [Kind::Emulator, Kind::Perf, Kind::Bpf, Kind::Probe];
@@ -21,6 +21,7 @@ pub fn open(kind: Kind, config: &Config) -> Result<Box<dyn Sampler>, SamplerErro
         Kind::Perf => Ok(Box::new(perf::PerfSampler::open(config)?)),
         Kind::Probe => Ok(Box::new(probe::ProbeSampler::open(config)?)),
         Kind::Bpf => open_bpf(config),
+        Kind::Compiled => Ok(Box::new(compiled::CompiledSampler::open(config)?)),
         Kind::Hint => Ok(Box::new(hint::HintSampler::open(config)?)),
         Kind::None => Err(SamplerError::Unavailable {
             kind,

@@ -1,6 +1,7 @@
 //! The command line.
 //! In: arguments. Out: [`Args`]. Knows nothing of what the verbs do.
 
+use crate::record_args::{SamplerArg, size};
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -33,7 +34,7 @@ pub enum Verb {
     #[command(after_help = "Examples:
   tiercel record -- ./app
   tiercel record -o app.profile --sampler perf -- ./app data.bin")]
-    Record(RecordArgs),
+    Record(crate::record_args::RecordArgs),
     /// Compile C as clang 19 does, with a check before each memory access
     #[command(
         after_help = "TIERCEL_CC=off adds nothing. Links named tiercel-cc and tiercel-c++ work, too.
@@ -43,10 +44,10 @@ Examples:
   make CC='tiercel cc'
   ./configure CC='tiercel cc' CXX='tiercel c++'"
     )]
-    Cc(CompileArgs),
+    Cc(crate::cc::CompileArgs),
     /// Compile C++ as clang++ 19 does, with a check before each memory access
     #[command(name = "c++", after_help = "Example: tiercel c++ -O2 -o app app.cc")]
-    Cxx(CompileArgs),
+    Cxx(crate::cc::CompileArgs),
     /// Show, compare, merge and export profiles
     #[command(after_help = "Example: tiercel profile show app.profile")]
     Profile(ProfileArgs),
@@ -133,14 +134,6 @@ Examples:
     },
 }
 
-/// A compiler's command line.
-#[derive(ClapArgs, Debug)]
-pub struct CompileArgs {
-    /// Options and files, as clang takes them
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "WORD")]
-    pub words: Vec<OsString>,
-}
-
 /// Options of both `run` and `daemon`. Each overrides the configuration file.
 #[derive(ClapArgs, Debug, Default)]
 pub struct EngineArgs {
@@ -192,25 +185,6 @@ pub enum BackingArg {
     Vmem,
 }
 
-/// Samplers by name.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub enum SamplerArg {
-    /// The best that works on this machine
-    Auto,
-    /// Modelled cache misses of a timed guest of the lab
-    Emulator,
-    /// CPU performance counters with data addresses
-    Perf,
-    /// The same through BPF, machine-wide
-    Bpf,
-    /// Page-table scans; need neither counters nor root
-    Probe,
-    /// The kernel's NUMA hint faults: no counters; which CPU first accessed an OS page in a pass
-    Hint,
-    /// Nothing: objects are tracked, accesses are not
-    None,
-}
-
 #[derive(ClapArgs, Debug)]
 pub struct RunArgs {
     #[command(flatten)]
@@ -232,34 +206,6 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Print no summary
-    #[arg(long, short)]
-    pub quiet: bool,
-    /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
-    pub program: Vec<OsString>,
-}
-
-#[derive(ClapArgs, Debug)]
-pub struct RecordArgs {
-    /// Write the profile to this folder, replacing an existing profile; default: PROGRAM.profile
-    #[arg(long, short, value_name = "FOLDER")]
-    pub output: Option<PathBuf>,
-    /// Largest size of the profile before compression; similar objects are merged to stay below it
-    #[arg(long, value_name = "SIZE", default_value = "128MiB", value_parser = size)]
-    pub limit: u64,
-    /// What observes accesses
-    #[arg(long, value_name = "KIND")]
-    pub sampler: Option<SamplerArg>,
-    /// Treat this machine as the described one: a description's file, or a built-in name
-    #[arg(long, value_name = "FILE|NAME")]
-    pub machine: Option<String>,
-    /// Configuration file; `tiercel config` prints one with the defaults
-    #[arg(long, value_name = "FILE")]
-    pub config: Option<PathBuf>,
-    /// Print what was recorded as JSON
-    #[arg(long)]
-    pub json: bool,
-    /// Print nothing
     #[arg(long, short)]
     pub quiet: bool,
     /// The program and its arguments
@@ -482,20 +428,6 @@ pub struct ConfigArgs {
     pub json: bool,
 }
 
-impl From<SamplerArg> for tiercel_sampler::Kind {
-    fn from(arg: SamplerArg) -> tiercel_sampler::Kind {
-        match arg {
-            SamplerArg::Auto => tiercel_sampler::Kind::Auto,
-            SamplerArg::Emulator => tiercel_sampler::Kind::Emulator,
-            SamplerArg::Perf => tiercel_sampler::Kind::Perf,
-            SamplerArg::Bpf => tiercel_sampler::Kind::Bpf,
-            SamplerArg::Probe => tiercel_sampler::Kind::Probe,
-            SamplerArg::Hint => tiercel_sampler::Kind::Hint,
-            SamplerArg::None => tiercel_sampler::Kind::None,
-        }
-    }
-}
-
 impl From<OrderArg> for tiercel_daemon::protocol::Order {
     fn from(arg: OrderArg) -> tiercel_daemon::protocol::Order {
         use tiercel_daemon::protocol::Order;
@@ -506,11 +438,6 @@ impl From<OrderArg> for tiercel_daemon::protocol::Order {
             OrderArg::Node => Order::Node,
         }
     }
-}
-
-/// A number of bytes: `128MiB`.
-fn size(text: &str) -> Result<u64, tiercel_machine::UnitError> {
-    tiercel_machine::parse_bytes(text)
 }
 
 /// `allocation=1GiB` is short for `allocation:bytes=1GiB`, and so on.

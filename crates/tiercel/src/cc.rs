@@ -19,6 +19,14 @@ const PASS: &str = "libtiercel_pass.so";
 const PROBE: &str = "libtiercel_probe.a";
 const BUILT_BY: &str = "cargo xtask compiler";
 
+/// A compiler's command line.
+#[derive(clap::Args, Debug)]
+pub struct CompileArgs {
+    /// Options and files, as clang takes them
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "WORD")]
+    pub words: Vec<OsString>,
+}
+
 /// A language that is compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Language {

@@ -26,6 +26,7 @@ mod privilege;
 mod profile;
 mod program;
 mod record;
+mod record_args;
 mod replay;
 mod replay_args;
 mod replay_energy;

@@ -4,11 +4,12 @@
 //!
 //! What can be wrong is found before the program starts. However it ends, what was seen is written.
 
-use crate::args::{EngineArgs, RecordArgs};
+use crate::args::EngineArgs;
 use crate::engine::{recording_engine, settings};
 use crate::host::{EXIT_REFUSED, Ending, end_like};
 use crate::privilege::symbol_reader;
 use crate::program::find;
+use crate::record_args::RecordArgs;
 use crate::run::{Ended, Started, host_with_runtime, refuse};
 use crate::show::mixed;
 use crate::terminal::{note, printable};
@@ -18,15 +19,19 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::SystemTime;
-use tiercel_daemon::{SiteRow, name_sites};
+use tiercel_daemon::{Settings, SiteRow, name_sites};
 use tiercel_machine::{Speeds, short_bytes};
 use tiercel_mover::measure;
 use tiercel_profile::{LIMIT_BYTES_MIN, Mixed, Overview, Profile, RecorderConfig};
-use tiercel_sampler::in_detail;
+use tiercel_sampler::{Kind, in_detail};
 use tiercel_symbolize::{Symbols, build_id, hex};
 
 /// Arguments of the program that are kept, bytes in all: command lines may have 2 MiB.
 const ARGUMENTS_BYTES_MAX: usize = 64 << 10;
+
+/// Of a program that reports nothing.
+const UNPROBED: &str = "no code of the program reports its accesses: compile it with tiercel cc of \
+                        this version, and link it so";
 
 /// Records the program; what it returns is the program's ending, or a refusal to start it.
 pub fn record(args: &RecordArgs) -> ExitCode {
@@ -58,13 +63,23 @@ fn start(args: &RecordArgs, output: &Path) -> Result<(Started, Speeds)> {
         ..EngineArgs::default()
     };
     let record = RecorderConfig { limit_bytes: args.limit, ..RecorderConfig::default() };
-    let settings = settings(&engine)?;
+    let settings = with_rate(args, settings(&engine)?)?;
     let mut engine = recording_engine(&settings, record)?;
     let speeds = match settings.machine.name.as_str() {
         "" => in_detail(|| measure(engine.parts.mover.as_mut(), &engine.parts.machine)),
         _ => Speeds::default(), // a description is of another machine
     };
     Ok((host_with_runtime(&args.program, engine)?, speeds))
+}
+
+/// What only compiled code can follow.
+fn with_rate(args: &RecordArgs, mut settings: Settings) -> Result<Settings> {
+    if (args.rate.is_some() || args.caches.is_some()) && settings.sampler != Kind::Compiled {
+        bail!("--rate and --caches are for --sampler compiled");
+    }
+    settings.sampling.rate = args.rate.unwrap_or(settings.sampling.rate);
+    settings.sampling.caches = args.caches.or(settings.sampling.caches);
+    Ok(settings)
 }
 
 fn finish(
@@ -84,7 +99,10 @@ fn finish(
     };
     let problems =
         final_report.as_ref().map(|end| end.summary.problems.clone()).unwrap_or_default();
-    let attached = final_report.as_ref().map_or(0, |end| end.summary.clients.attached);
+    let clients = final_report.as_ref().map(|end| &end.summary.clients);
+    let attached = clients.map_or(0, |clients| clients.attached);
+    let is_unprobed = args.sampler.map(Kind::from) == Some(Kind::Compiled)
+        && clients.is_some_and(|clients| clients.probed == 0);
     let (profile, sites) = final_report.map_or((None, Vec::new()), |end| (end.profile, end.sites));
     let written = match profile.map(|profile| *profile) {
         Some(mut profile) => {
@@ -101,6 +119,9 @@ fn finish(
         Ok(overview) if args.json => note(format_args!("{}", json(&overview, output, ending))),
         Ok(_) if args.quiet => {}
         Ok(overview) => {
+            if is_unprobed {
+                note(format_args!("tiercel: {UNPROBED}"));
+            }
             if attached == 0 {
                 note(format_args!("tiercel: no process attached: no objects were tracked"));
             }

@@ -11,7 +11,7 @@ pub const POOL_EMULATED: u32 = 1;
 /// Flag of a pool's answer: a file without a name, which has no seals.
 pub const POOL_FILE: u32 = 2;
 /// Version of the layout; both sides must agree exactly.
-pub const WIRE_VERSION: u32 = 9;
+pub const WIRE_VERSION: u32 = 10;
 /// Bytes of an OS page, the unit of the object table.
 pub const OS_PAGE_BYTES: u64 = 4096;
 
@@ -161,6 +161,8 @@ pub const REMARK_NO_VREGIONS: u32 = 1 << 2;
 pub const REMARK_THREADS: u32 = 1 << 3;
 /// Remark: more sites should have blocks apart than can have them.
 pub const REMARK_MIXED: u32 = 1 << 4;
+/// It has compiled code that reports misses.
+pub const REMARK_PROBED: u32 = 1 << 5;
 
 /// Offset of the header.
 pub const HEADER_AT: u64 = 0;
@@ -219,8 +221,9 @@ pub mod header {
     pub const REMARKS: usize = 240;
     pub const SMALL_TOP: usize = 244;
     pub const FORKS: usize = 248;
-    pub const MOVED: usize = 256;
-    pub const IDLE_BYTES: usize = 1280;
+    pub const LOST_MISSES: usize = 256;
+    pub const MOVED: usize = 264;
+    pub const IDLE_BYTES: usize = 1288;
 }
 
 /// Offsets in the offer.
@@ -266,6 +269,7 @@ pub mod control {
     pub const SESSION: usize = 676;
     pub const MOVES: usize = 680;
     pub const FAST_NODES: usize = 2216;
+    pub const PROBE: usize = 2224;
 }
 
 /// Bytes of the memfd of a session whose reserved range has `range_pages` OS pages.

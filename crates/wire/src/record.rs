@@ -171,6 +171,21 @@ pub enum Record {
         /// Daemon's clock, nanoseconds.
         time_ns: u64,
     },
+    /// Compiled code missed the caches of the model, in one OS page.
+    Misses {
+        /// First byte of the OS page.
+        addr: u64,
+        /// Loads that missed.
+        reads: u32,
+        /// Stores that missed.
+        writes: u32,
+        /// Lines that stores made dirty.
+        dirtied: u32,
+        /// The thread; 0 until a session that knows it fills it in.
+        tid: u32,
+        /// When the last of them was, daemon's clock, nanoseconds.
+        time_ns: u64,
+    },
 }
 
 // TCL_BORN and the kinds after it, of include/tiercel_wire.h.
@@ -183,6 +198,7 @@ const EXEC: u8 = 6;
 const EXIT: u8 = 7;
 const SHARE: u8 = 8;
 const HEAD: u8 = 9;
+const MISSES: u8 = 10;
 
 /// TCL_TICKS of its flags.
 const TICKS: u8 = 1 << 7;
@@ -211,8 +227,24 @@ impl Record {
             HEAD if fields.is_range() => {
                 Some(Record::Head { addr, bytes, version, arena: arena?, time_ns })
             }
+            MISSES if is_object_range(addr, OS_PAGE_BYTES) => Some(Record::Misses {
+                addr,
+                reads: low32(raw[1]),
+                writes: high32(raw[1]),
+                dirtied: version.carve,
+                tid: 0,
+                time_ns,
+            }),
             _ => None,
         }
+    }
+
+    /// The same, by a thread, where that matters.
+    pub(crate) fn of_thread(mut self, thread: u32) -> Record {
+        if let Record::Misses { tid, .. } = &mut self {
+            *tid = thread;
+        }
+        self
     }
 
     /// When it happened: nanoseconds of the daemon's clock.
@@ -227,7 +259,8 @@ impl Record {
             | Record::Exec { time_ns }
             | Record::Exit { time_ns }
             | Record::Share { time_ns, .. }
-            | Record::Head { time_ns, .. } => time_ns,
+            | Record::Head { time_ns, .. }
+            | Record::Misses { time_ns, .. } => time_ns,
         }
     }
 
@@ -259,6 +292,12 @@ impl Record {
             Record::Head { addr, bytes, version, arena, time_ns } => {
                 let arena = Some(arena);
                 Fields { addr, bytes, version, arena, time_ns, kind: HEAD, ..blank }
+            }
+            Record::Misses { addr, reads, writes, dirtied, time_ns, .. } => {
+                let version = Version { carve: dirtied, generation: 0 };
+                let fields = Fields { addr, version, time_ns, kind: MISSES, ..blank };
+                let [addr, _, site_carve, rest] = fields.join();
+                return [addr, u64::from(reads) | u64::from(writes) << 32, site_carve, rest];
             }
         };
         fields.join()
@@ -358,7 +397,7 @@ mod tests {
         let version = (any::<u32>(), any::<u16>())
             .prop_map(|(carve, generation)| Version { carve, generation });
         let arena = proptest::option::of(0u8..8);
-        (range, 0u32..1 << 16, version, arena, 0u8..8, 1u64..1 << 47, 0u8..9).prop_map(
+        (range, 0u32..1 << 16, version, arena, 0u8..8, 1u64..1 << 47, 0u8..10).prop_map(
             |((addr, bytes), site, version, arena, flags, time_ns, pick)| {
                 let flags = Flags(flags);
                 match pick {
@@ -369,6 +408,11 @@ mod tests {
                     4 => Record::Phase { number: addr, time_ns },
                     5 => Record::Exec { time_ns },
                     6 => Record::Share { addr, share: bytes, version, time_ns },
+                    8 => {
+                        let (reads, dirtied) = (version.carve, site);
+                        let writes = version.carve.rotate_left(9);
+                        Record::Misses { addr, reads, writes, dirtied, tid: 0, time_ns }
+                    }
                     7 => {
                         let arena = arena.unwrap_or(0);
                         Record::Head { addr, bytes, version, arena, time_ns }

@@ -16,8 +16,8 @@ use crate::greeting::Status;
 use crate::layout::{
     self, ARENAS_MAX, CONTROL, HEADER_AT, MAGIC, MODULE_BYTES, MODULES_AT,
     MODULES_AT as FRONT_BYTES, MODULES_MAX, OS_PAGE_BYTES, RANGE_PAGES_MAX, RECORD_BYTES,
-    RING_BYTES, RING_HEAD, RING_LOST, RING_RECORDS, RING_SLOTS, RING_TAIL, RINGS_AT, RINGS_MAX,
-    SITE_BYTES, SITES_AT, SITES_MAX, WIRE_VERSION, control, header,
+    RING_BYTES, RING_HEAD, RING_LOST, RING_RECORDS, RING_SLOTS, RING_TAIL, RING_TID, RINGS_AT,
+    RINGS_MAX, SITE_BYTES, SITES_AT, SITES_MAX, WIRE_VERSION, control, header,
 };
 use crate::mapping::Mapping;
 use crate::record::{ADDR_END, Record};
@@ -244,6 +244,7 @@ impl Session {
             slots: self.rings.words(at + RING_SLOTS, RING_RECORDS * 4),
         };
         let timeline = self.timeline;
+        let tid = self.rings.half(at + RING_TID).load(Ordering::Relaxed);
         let mut malformed = 0;
         let fd = &self.fd;
         // A record in a hole was never written.
@@ -253,7 +254,7 @@ impl Session {
         };
         let pulled = pull_present(&words, cursor, max, is_there, |raw| {
             match Record::decode(&raw, &timeline) {
-                Some(record) => out.push(record),
+                Some(record) => out.push(record.of_thread(tid)),
                 None => malformed += 1,
             }
         });

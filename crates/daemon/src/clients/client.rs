@@ -5,6 +5,7 @@
 use super::client_uses::ClientUses;
 use super::heads::Heads;
 use super::layouts::Layouts;
+use super::misses::Misses;
 use super::shares::SharedMappings;
 use super::sites::ClientSites;
 use super::statics::{Born, Part, Statics};
@@ -85,6 +86,8 @@ pub struct Client {
     pub(crate) heads: Heads,
     /// Its modules' data.
     statics: Statics,
+    /// What its compiled code reported.
+    pub(crate) misses: Misses,
     /// A mapped object that was born, until it is known what it shows.
     unshared: Option<Record>,
     /// Where its object table is being read.
@@ -139,6 +142,7 @@ impl Client {
             uses: ClientUses::new(allowance),
             heads: Heads::default(),
             statics: Statics::default(),
+            misses: Misses::default(),
             unshared: None,
             scan: None,
             counts_late_births: false,
@@ -290,6 +294,10 @@ impl Client {
                     self.heads.born((addr, version), bytes, Some(arena), now_ms);
                     continue;
                 }
+                Record::Misses { .. } => {
+                    self.misses.take(self.pid, record);
+                    continue;
+                }
                 Record::Share { addr, share, .. } => {
                     self.share(addr, share, (ledger, shares));
                     continue;
@@ -311,6 +319,11 @@ impl Client {
             *left = if drained.more { left.saturating_sub(drained.records) } else { 0 };
         }
         drained
+    }
+
+    /// Misses that its compiled code could not report since the last call.
+    pub(crate) fn take_lost_misses(&mut self) -> u64 {
+        self.misses.newly_lost(self.session.lost_misses())
     }
 
     fn count_birth(&mut self, ledger: &Ledger, born: Born, flags: Flags) {

@@ -9,6 +9,7 @@ pub(crate) mod fit;
 pub(crate) mod heads;
 pub(crate) mod layouts;
 pub(crate) mod live;
+pub(crate) mod misses;
 pub(crate) mod order;
 pub(crate) mod origin;
 pub(crate) mod parents;

@@ -15,7 +15,7 @@ use std::time::Instant;
 use tiercel_ledger::Ledger;
 use tiercel_sampler::{Allowed, Counters, Drained, Method, Sampler, TargetHandle};
 use tiercel_wire::layout::OS_PAGE_BYTES;
-use tiercel_wire::{Now, Sample};
+use tiercel_wire::{Now, ProbeTerms, Sample};
 
 /// Age at which a process is sampled, milliseconds: most compiler runs are over by then.
 const PROBATION_MS: u64 = 250;
@@ -148,6 +148,18 @@ impl Sampling {
     pub(crate) fn client_came(&mut self, number: u32, userfaultfds: Vec<OwnedFd>) {
         let watch = Watch::Probation(userfaultfds);
         self.observed.insert(number, Observed { watch, watch_due_ms: 0 });
+    }
+
+    /// What compiled code of processes is to report.
+    pub(crate) fn probe(&self) -> Option<ProbeTerms> {
+        self.sampler.as_ref()?.probe()
+    }
+
+    /// Compiled code reported these, and could not report so many more.
+    pub(crate) fn reported(&mut self, samples: &[Sample], lost: u64) {
+        if let Some(sampler) = &mut self.sampler {
+            sampler.reported(samples, lost);
+        }
     }
 
     /// Whether a client is sampled.

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * probe.h: how the files of probe/ use each other.
+ * In: nothing. Out: their types and functions. Knows nothing of sessions.
+ *
+ *   compiled code --sampled line--> probe.c --> cache.c: L1, L2 of the thread, LLC of the process
+ *                                      |--a miss--> cells.c --a record an OS page--> track/ring.c
+ *
+ * A thread's state is mapped when its first sampled access comes, and unmapped when it ends.
+ */
+#ifndef TCL_PROBE_H
+#define TCL_PROBE_H
+
+#include "../track/track.h"
+#include <stdatomic.h>
+
+#define TCL_LINE_SHIFT 6 /* lines of 64 bytes: LINE_BYTES of crates/memsim */
+
+/* ---- cache.c ---------------------------------------------------------------------------------
+ *
+ *   set    used: a bit a way, by bit-PLRU | dirty: a bit a way, 32 higher; then a line + 1 each way
+ */
+struct tcl_cache {
+    uint64_t *sets;
+    uint32_t set_count, ways;
+};
+
+/* What a cache of this shape needs, bytes. */
+static inline size_t tcl_cache_bytes(struct tcl_probe_cache shape) {
+    return (size_t)shape.sets * (1 + shape.ways) * sizeof(uint64_t);
+}
+
+/* Reads or writes a line if it is there; whether it is. */
+TCL_HIDDEN bool tcl_cache_hit(const struct tcl_cache *cache, uint64_t line, bool writes);
+/* Brings in a line that is not there. True: `*left` had to leave, and it was written. */
+TCL_HIDDEN bool tcl_cache_fill(const struct tcl_cache *cache, uint64_t line, bool writes,
+                               uint64_t *left);
+/* Whether the line is there and was written; changes nothing. */
+TCL_HIDDEN bool tcl_cache_holds_dirty(const struct tcl_cache *cache, uint64_t line);
+/* Marks a line as written if it is there, without using it; whether it is. */
+TCL_HIDDEN bool tcl_cache_soil(const struct tcl_cache *cache, uint64_t line);
+
+/* ---- cells.c ---------------------------------------------------------------------------------
+ *
+ *   cells[hash of the OS page]    what the thread missed there since it was last reported
+ *   queue of their indexes        oldest first; an occupied cell is in it once
+ */
+#define TCL_CELLS 65536u /* 256 MiB of OS pages; 2 MiB a thread, as far as touched. Chosen. */
+
+struct tcl_cell {
+    uint64_t page; /* address; 0: free */
+    uint32_t reads, writes, dirtied;
+    uint32_t stamp; /* tcl_probe_stamp of the page when it was first missed */
+    uint64_t time;  /* of the last miss: as tcl_misses.time */
+};
+
+struct tcl_cells {
+    struct tcl_cell cells[TCL_CELLS];
+    uint32_t queue[TCL_CELLS];
+    uint32_t head, tail; /* of the queue, modulo 2^32 */
+    uint64_t swept_ms;
+    uint32_t until_look; /* misses */
+    bool waits_in_vain;  /* the daemon took nothing for as long as a thread waits */
+};
+
+/* Counts a miss. `kind`: which of the three. */
+enum tcl_miss { TCL_MISS_READ, TCL_MISS_WRITE, TCL_MISS_DIRTIED };
+TCL_HIDDEN void tcl_cells_count(struct tcl_cells *cells, uintptr_t addr, enum tcl_miss kind);
+/* Reports all that is in the cells; waits for the daemon where the ring is full. */
+TCL_HIDDEN void tcl_cells_flush(struct tcl_cells *cells);
+/* Forgets all: they are a parent's. */
+TCL_HIDDEN void tcl_cells_forget(struct tcl_cells *cells);
+
+#endif
