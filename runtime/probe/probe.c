@@ -264,14 +264,15 @@ void tcl_probe_thread_ends(void) {
 
 void tcl_probe_after_fork_child(void) {
     atomic_store(&list_lock, 0);
+    /* Threads that held them are not in the child. */
+    for (uint32_t set = 0; set < last_level.set_count; set++)
+        atomic_store_explicit(&set_locks[set], 0, memory_order_relaxed);
     threads = mine;
     if (!mine)
         return;
     mine->next = mine->previous = NULL;
     mine->is_busy = 0;
     tcl_cells_forget(&mine->cells);
-    for (uint32_t set = 0; set < last_level.set_count; set++)
-        atomic_store_explicit(&set_locks[set], 0, memory_order_relaxed);
 }
 
 /* ---- Modules --------------------------------------------------------------------------------- */
