@@ -48,6 +48,7 @@ pid=$(pidof hotset)
 wait_for 50 sorted log
 at_least "percent of the hot objects on node 0" 90 "$hot"
 at_least "percent of the cold objects elsewhere" 80 $((100 - cold))
+usage_agrees "for a heap that moves itself" 0 "$pid" log
 kill "$pid"
 wait "$program"
 equal "the program's exit status is its own" 0 $?

@@ -27,10 +27,10 @@ fast_kib() {
         residency "$1" "$address" "$bytes"
     done | awk '$1 == "node" && $2 < 2 { n += $3 } END { print n * 4 + 0 }'
 }
-# within: both programs together hold no more than the budget and a tenth
+# within: both programs together hold most of the budget, and no more than it and a tenth
 within() {
     both=$(($(fast_kib "$one" one.log) + $(fast_kib "$two" two.log)))
-    [ "$both" -le 27000 ]
+    [ "$both" -le 27000 ] && [ "$both" -ge 15000 ]
 }
 clients() { tiercel status --json | json clients.now; }
 
@@ -40,6 +40,7 @@ start two
 wait_for 30 within
 at_most "KiB in fast memory under a budget of 24 MiB" 27000 "$both"
 at_least "and the budget is used" 15000 "$both"
+usage_agrees "for two programs" "0 1" "$one" one.log "$two" two.log
 
 kill -KILL "$two"
 wait "$two"
@@ -52,6 +53,8 @@ succeeds "the other goes on without the daemon" kill -0 "$one"
 start_daemon || not_ok "a new daemon starts" "$(cat daemon.log)"
 start two
 at_least "and serves new programs" 1 "$(clients)"
+# The first has no daemon any more, and no part in what this one counts.
+usage_agrees "for the new program" "0 1" "$two" two.log
 for program in one two; do
     eval "pid=\$$program"
     kill "$pid"

@@ -44,6 +44,7 @@ pid=$(pidof hotset)
 wait_for 40 settled
 at_least "percent of the hot objects on fast nodes" 90 "$hot"
 at_most "percent of the cold objects on fast nodes" 15 "$cold"
+usage_agrees "while it goes on" "$fast" "$pid" log
 
 kill "$pid"
 wait "$program"

@@ -1,7 +1,7 @@
 #!/bin/sh
 # what: an object larger than the budget is born with its head in fast memory
 # machines: spr-cxl
-# programs: tiercel libtiercel.so hotset residency
+# programs: tiercel libtiercel.so hotset residency json
 # limit: 60
 
 settings > settings
@@ -21,6 +21,7 @@ at_least "percent of it on the fast node" 24 "$percent"
 at_most "percent of it on the fast node, the budget's" 25 "$percent"
 head=$(residency "$pid" "$address" 4194304 | awk '$1 == "node" && $2 == 0 { print $3 }')
 equal "OS pages of its first 4 MiB there" 1024 "$head"
+usage_agrees "for a head" 0 "$pid" log
 
 kill "$pid"
 wait "$program"

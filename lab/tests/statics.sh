@@ -34,6 +34,7 @@ program=$!
 wait_for 20 grep -q ready log || not_ok "the program starts" "$(cat log errors)"
 pid=$(pidof statics)
 wait_for 40 settled
+usage_agrees "for static data and shared memory" 0 "$pid" log
 kill "$pid"
 wait "$program"
 show errors

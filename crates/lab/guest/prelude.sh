@@ -70,27 +70,41 @@ tier_of() {
 # node_free_kib NODE
 node_free_kib() { awk '/MemFree/ { print $4 }' "/sys/devices/system/node/node$1/meminfo"; }
 
-# kib_on NODE PID LOG: KiB on a node of the objects that a program named in its log, by the
+# kib_on NODES PID LOG: KiB on some nodes of the objects that a program named in its log, by the
 # independent check; needs the program residency
 kib_on() {
     awk '$1 == "object" { print $3, $4 }' "$3" | while read -r address bytes; do
         residency "$2" "$address" "$bytes"
-    done | awk -v node="$1" '$1 == "node" && $2 == node { n += $3 } END { print n * 4 + 0 }'
+    done | awk -v nodes=" $1 " '
+        $1 == "node" && index(nodes, " " $2 " ") { n += $3 }
+        END { print n * 4 + 0 }'
 }
 
-# usage_agrees WHAT NODE PID LOG: what the daemon counts in fast memory becomes what the kernel has
-# there of the objects that the log names, within a 64th of the largest, the distance of OS pages
-# that the daemon looks up, and small objects; needs the program json
+# usage_agrees WHAT NODES [PID LOG]...: what the only daemon counts in fast memory, whose nodes are
+# these, becomes what the kernel has there of the objects that the logs name. For each program it
+# may be off by a 64th of an object of 16 MiB, the distance of OS pages that the daemon looks up,
+# and as much of small objects and static data, which no log names; needs the program json
 usage_agrees() {
-    wait_for 30 usage_is_near "$2" "$3" "$4"
-    at_most "KiB that count and kernel differ by, $1" "$USAGE_SLACK_KIB" "$usage_off"
+    usage_what=$1
+    shift
+    wait_for 30 usage_is_near "$@"
+    at_most "KiB that count ($usage_counted) and kernel differ by, $usage_what" \
+        "$usage_slack" "$usage_off"
 }
 usage_is_near() {
-    usage_kernel=$(kib_on "$1" "$2" "$3")
+    usage_nodes=$1
+    usage_kernel=0
+    usage_slack=0
+    shift
+    while [ $# -gt 0 ]; do
+        usage_kernel=$((usage_kernel + $(kib_on "$usage_nodes" "$1" "$2")))
+        usage_slack=$((usage_slack + USAGE_SLACK_KIB))
+        shift 2
+    done
     usage_counted=$(($(tiercel status --json | json budget.used_bytes) / 1024))
     usage_off=$((usage_counted - usage_kernel))
     usage_off=${usage_off#-}
-    [ "$usage_off" -le "$USAGE_SLACK_KIB" ]
+    [ "$usage_off" -le "$usage_slack" ]
 }
 USAGE_SLACK_KIB=512
 
