@@ -2,11 +2,11 @@
 //! In: mappings, accesses, residency and windows by chance. Out: where the two differ. Knows
 //! nothing of bit planes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use tiercel_ledger::regions::{
-    Accessor, Area, Evidence, GroupId, LEVEL_MAX, Regions, RegionsConfig, Unit, View,
+    Accessor, Area, Early, Evidence, GroupId, LEVEL_MAX, Regions, RegionsConfig, Unit, View,
 };
 use tiercel_machine::NodeId;
 
@@ -44,6 +44,8 @@ struct Slow {
     groups: BTreeMap<u32, (GroupId, bool)>,
     demand: Vec<(u32, u64)>,
     window: u64,
+    /// The window in which each piece of 2 MiB was mapped.
+    since: BTreeMap<(u32, u64), u64>,
 }
 
 impl Slow {
@@ -61,8 +63,12 @@ impl Slow {
                 page.node = None;
             }
         }
+        let pages = self.pages.keys().map(|(pid, addr)| (*pid, piece(*addr)));
+        let known: BTreeSet<(u32, u64)> = pages.collect();
+        self.since.retain(|key, _| known.contains(key));
         for area in areas {
             for addr in (area.start..area.end).step_by(OS_PAGE as usize) {
+                self.since.entry((pid, piece(addr))).or_insert(self.window);
                 self.pages.entry((pid, addr)).or_insert(Page {
                     history: vec![false; self.history],
                     node: None,
@@ -128,16 +134,30 @@ impl Slow {
             Some(_) if page.is_shared => Accessor::Several,
             Some(node) => Accessor::Node(node),
         };
+        let level = page.history.iter().map(|bit| u8::from(*bit)).sum();
         Some(Unit {
             pid: key.0,
             addr: key.1,
             bytes: OS_PAGE,
             group,
             node: page.node?,
-            level: page.history.iter().map(|bit| u8::from(*bit)).sum(),
+            level,
+            early: self.early(key, level),
             accessor,
             of_file,
         })
+    }
+}
+
+impl Slow {
+    fn early(&self, (pid, addr): (u32, u64), level: u8) -> Option<Early> {
+        let observed = (self.window - self.since[&(pid, addr / (2 << 20))]) as usize;
+        if observed >= self.history {
+            return None;
+        }
+        let windows = observed.saturating_sub(1);
+        let accessed = usize::from(level).saturating_sub(self.history - observed).min(windows);
+        Some(Early { windows: windows as u8, accessed: accessed as u8 })
     }
 }
 
@@ -184,6 +204,7 @@ impl Both {
             groups: BTreeMap::new(),
             demand: Vec::new(),
             window: 1,
+            since: BTreeMap::new(),
         };
         let fast = Regions::new(config(history)).expect("valid");
         let mut both = Both { fast, slow, areas: BTreeMap::new() };
@@ -234,6 +255,7 @@ impl Both {
             Step::Gone(pid) => {
                 self.fast.gone(PIDS[pid]);
                 self.slow.pages.retain(|(one, _), _| *one != PIDS[pid]);
+                self.slow.since.retain(|(one, _), _| *one != PIDS[pid]);
                 self.slow.groups.remove(&PIDS[pid]);
                 self.areas.remove(&PIDS[pid]);
             }

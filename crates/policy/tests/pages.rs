@@ -6,7 +6,7 @@
 mod model;
 
 use model::{Model, OS_PAGE, estimate, places, tiering, unit};
-use tiercel_ledger::regions::{Accessor, GroupId, Unit};
+use tiercel_ledger::regions::{Accessor, Early, GroupId, Unit};
 use tiercel_machine::{Machine, NodeId};
 use tiercel_policy::pages::{
     LOCK_WINDOWS, Mode, PagesConfig, Places, PlacesError, Reserve, Situation, Tiering,
@@ -306,6 +306,26 @@ fn benefit_takes_what_gains_most_and_nothing_that_does_not_pay() {
     assert_eq!(decide(Unit { level: 5, ..hot }, near, [16, 0, 0, 0], &cheap), []);
     // With room in remote DRAM, 160 ns less without a victim beat 224 ns less with a warm one.
     assert_eq!(decide(hot, warm, [16, MUCH, 9, 9], &cheap), [(hot.addr, 1)]);
+}
+
+#[test]
+fn a_short_history_counts_for_what_it_is() {
+    let (hot, cold) = (unit(0, 2, 8, FROM_0), unit(1, 0, 6, FROM_0));
+    let early = |windows, accessed| Some(Early { windows, accessed });
+    let moved = |hot: Unit, cold: Unit| {
+        let (mut tiering, reserve) = tiering(Mode::Benefit);
+        let mut model = Model::new(vec![hot, cold], [16, 0, 0, 0]);
+        let rooms = model.rooms(reserve);
+        model.tick(&mut tiering, vec![hot], rooms, 1).moves.len()
+    };
+    let at = |unit: Unit, early| Unit { early, ..unit };
+    assert_eq!(moved(at(hot, early(2, 2)), at(cold, early(2, 0))), 2, "hot for never accessed");
+    assert_eq!(moved(at(hot, early(2, 1)), at(cold, early(2, 2))), 0, "for something hotter");
+    assert_eq!(moved(at(hot, early(0, 0)), at(cold, early(0, 0))), 0, "nothing is known yet");
+    let rate = |unit| estimate().rate_per_s(&unit);
+    assert!(rate(at(hot, early(2, 2))) < rate(at(hot, early(7, 7))), "a longer one proves more");
+    assert!(rate(at(hot, early(7, 7))) < rate(hot));
+    assert_eq!(rate(at(cold, early(2, 0))), 0.0);
 }
 
 #[test]

@@ -20,6 +20,8 @@ pub(crate) struct Piece {
     pub(crate) addr: u64,
     pub(crate) group: GroupId,
     pub(crate) of_file: bool,
+    /// The window in which it was mapped.
+    pub(crate) since: u64,
     pub(crate) node: Codes,
     pub(crate) accessor: Codes,
 }
@@ -44,6 +46,7 @@ pub(crate) const FREE: Piece = Piece {
     addr: 0,
     group: GroupId(0),
     of_file: false,
+    since: 0,
     node: Codes::Same(NOWHERE),
     accessor: Codes::Same(NOWHERE),
 };

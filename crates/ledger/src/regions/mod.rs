@@ -18,6 +18,7 @@
 mod block;
 mod codes;
 mod config;
+mod early;
 mod hand;
 mod planes;
 mod space;
@@ -25,6 +26,7 @@ mod store;
 mod unit;
 
 pub use config::{RegionsConfig, RegionsError, View};
+pub use early::Early;
 pub use space::{Area, Evidence};
 pub use store::{DEMAND_MAX, PIECES_MAX, Regions, Window};
 pub use unit::{Accessor, GroupId, LEVEL_MAX, Unit, UnitKey};

@@ -10,6 +10,7 @@ use tiercel_machine::number::{index, index_u8, index_u16, index_u32};
 use super::block::{BLOCK_PIECES, Block, FREE, NODES, NOWHERE, Piece};
 use super::codes::{Codes, Tables};
 use super::config::{ACCESSORS, RegionsConfig, RegionsError};
+use super::early::Early;
 use super::hand::{Hand, Wanted};
 use super::planes::{self, ALL, NONE, Plane};
 use super::space::{self, Area, Space};
@@ -329,7 +330,8 @@ impl Regions {
         }
         let id = self.free.pop()?;
         let (block, at) = place(id);
-        self.blocks[block].pieces[at] = Piece { pid, addr, group, ..FREE };
+        let since = self.window.number;
+        self.blocks[block].pieces[at] = Piece { pid, addr, group, since, ..FREE };
         self.blocks[block].histories[at] = [NONE; LEVEL_MAX as usize];
         Some(id)
     }
@@ -472,13 +474,15 @@ impl Regions {
         let piece = &block.pieces[at];
         let pages = self.spaces.get(&piece.pid).map_or(1, Space::unit_pages);
         let first = page / pages * pages;
+        let level = planes::level(&block.histories[at], page);
         Unit {
             pid: piece.pid,
             addr: piece.addr + first as u64 * OS_PAGE_BYTES,
             bytes: pages as u64 * OS_PAGE_BYTES,
             group: piece.group,
             node: self.node_of(piece.node, page, first, pages),
-            level: planes::level(&block.histories[at], page),
+            level,
+            early: Early::of(piece.since, self.window.number, self.config.history, level),
             accessor: self.accessor(self.tables.get(piece.accessor, page)),
             of_file: piece.of_file,
         }

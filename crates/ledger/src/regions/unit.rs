@@ -3,6 +3,8 @@
 
 use tiercel_machine::NodeId;
 
+use super::early::Early;
+
 /// Highest level: windows that a history has (AutoTiering 4.2.1).
 pub const LEVEL_MAX: u8 = 8;
 
@@ -28,6 +30,8 @@ pub struct Unit {
     pub node: NodeId,
     /// In how many of the last windows it was accessed: 0 to [`LEVEL_MAX`].
     pub level: u8,
+    /// What was really seen, as long as its history is not complete.
+    pub early: Option<Early>,
     /// Which node's CPUs accessed it.
     pub accessor: Accessor,
     /// It is of a file.
@@ -72,6 +76,7 @@ mod tests {
             group: GroupId(0),
             node: NodeId(0),
             level,
+            early: None,
             accessor: Accessor::Unknown,
             of_file,
         };

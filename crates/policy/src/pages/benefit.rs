@@ -5,7 +5,7 @@
 //! A history of bits sees whether a window had an access, not how many. If they come at random, a
 //! share p of windows without any means -ln(p) in each. A full history gives a lower bound.
 
-use tiercel_ledger::regions::Unit;
+use tiercel_ledger::regions::{Early, Unit};
 use tiercel_machine::NodeId;
 
 use super::places::Places;
@@ -34,11 +34,15 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// Accesses a second by a unit's level.
+    /// Accesses a second by a unit's level, or by what was seen of it so far.
     pub fn rate_per_s(&self, unit: &Unit) -> f64 {
-        let history = f64::from(self.history);
-        let windows = f64::from(unit.level).min(history - FULL_SHORT_OF);
-        -(1.0 - windows / history).ln() / self.window_s * self.weight
+        let (accessed, windows) = match unit.early {
+            Some(Early { windows, accessed }) if windows > 0 => (accessed, windows),
+            _ => (unit.level, self.history),
+        };
+        let windows = f64::from(windows);
+        let accessed = f64::from(accessed).min(windows - FULL_SHORT_OF);
+        -(1.0 - accessed / windows).ln() / self.window_s * self.weight
     }
 
     /// Stall time that accesses to a unit would cost a second if it were on a node.

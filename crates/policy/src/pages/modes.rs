@@ -191,6 +191,10 @@ impl Turn<'_> {
 
     /// What gains most by estimate, if anything does.
     pub(crate) fn by_benefit(&mut self, unit: &Unit) -> bool {
+        // No window has ended since it was mapped: its rate is unknown.
+        if unit.early.is_some_and(|early| early.windows == 0) {
+            return false;
+        }
         let nodes: Vec<NodeId> = self.places.nodes().filter(|node| *node != unit.node).collect();
         let choices = nodes.into_iter().filter_map(|node| self.choice(unit, node));
         let choices: Vec<Choice> = choices.filter(|choice| choice.net_ns > 0.0).collect();

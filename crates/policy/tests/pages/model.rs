@@ -38,7 +38,7 @@ pub fn estimate() -> Estimate {
 pub fn unit(nth: u64, node: u16, level: u8, accessor: Accessor) -> Unit {
     let (addr, bytes) = (0x10_0000 + nth * OS_PAGE, OS_PAGE);
     let (group, node) = (GroupId(0), NodeId(node));
-    Unit { pid: 1, addr, bytes, group, node, level, accessor, of_file: false }
+    Unit { pid: 1, addr, bytes, group, node, level, early: None, accessor, of_file: false }
 }
 
 /// A slow, obvious ledger: all units in a list.
