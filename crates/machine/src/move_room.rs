@@ -36,8 +36,10 @@ pub struct MoveRoom {
 pub struct Granted {
     /// Free above the mark below which moves are refused.
     pub bytes: u64,
-    /// Of those, what moves get at once without a refill that passes the mark.
+    /// Of those, what moves get even if the next refill of a list is as large as can be.
     pub certain_bytes: u64,
+    /// What they get if no allocations came before: then the first refill is the smallest.
+    pub likely_bytes: u64,
     /// From that mark up to the low watermark, where nodes that programs have filled stay: moves
     /// that take these bytes start the kernel's reclaim.
     pub to_low_bytes: u64,
@@ -53,7 +55,12 @@ impl MoveRoom {
 
     /// With so many bytes until moves are refused, no watermarks and no lists.
     pub fn of_bytes(nodes: impl IntoIterator<Item = (NodeId, u64)>) -> MoveRoom {
-        let granted = |bytes| Granted { bytes, certain_bytes: bytes, ..Granted::default() };
+        let granted = |bytes| Granted {
+            bytes,
+            certain_bytes: bytes,
+            likely_bytes: bytes,
+            ..Granted::default()
+        };
         MoveRoom { nodes: nodes.into_iter().map(|(node, bytes)| (node, granted(bytes))).collect() }
     }
 
@@ -71,7 +78,8 @@ impl MoveRoom {
             };
             let free = zone.free.saturating_sub(refused);
             add(&mut granted.bytes, free);
-            add(&mut granted.certain_bytes, certain(free, zone.batch));
+            add(&mut granted.certain_bytes, free.saturating_sub(zone.batch.max(1) * BATCHES_MAX));
+            add(&mut granted.likely_bytes, likely(free, zone.batch));
             add(&mut granted.to_low_bytes, zone.low.saturating_sub(zone.min));
             add(&mut granted.to_high_bytes, zone.high.saturating_sub(zone.min));
         }
@@ -81,7 +89,7 @@ impl MoveRoom {
 
 /// OS pages of the refills, from the smallest on, that leave a zone above its mark, which has so
 /// many free above it.
-fn certain(free: u64, batch: u64) -> u64 {
+fn likely(free: u64, batch: u64) -> u64 {
     let batch = batch.max(1);
     let (mut refills, mut next) = (0, batch);
     while refills + next < free {
@@ -153,14 +161,17 @@ Node 2, zone   Normal
     fn a_refill_must_not_pass_the_mark() {
         let cases = [(0, 0), (10, 0), (11, 10), (30, 10), (31, 30)];
         for (free, expected) in cases {
-            assert_eq!(certain(free, 10), expected, "{free} free");
+            assert_eq!(likely(free, 10), expected, "{free} free");
         }
         // Refills of 10, 20, 40, 80, 160, then 320 each.
-        assert_eq!(certain(310 + 2 * 320 + 320, 10), 310 + 2 * 320);
-        assert_eq!(certain(4, 0), 3, "without a figure as if it were one");
+        assert_eq!(likely(310 + 2 * 320 + 320, 10), 310 + 2 * 320);
+        assert_eq!(likely(4, 0), 3, "without a figure as if it were one");
         let room = MoveRoom::of(ZONES, OS_PAGE);
         // Of 3074 in zone DMA: 63 + 126 + 252 + 504 + 1008.
-        assert_eq!(room.granted(NodeId(0)).certain_bytes / OS_PAGE, 1953);
+        assert_eq!(room.granted(NodeId(0)).likely_bytes / OS_PAGE, 1953);
+        // The largest refill is 32 times 63.
+        assert_eq!(room.granted(NodeId(0)).certain_bytes / OS_PAGE, 3074 - 2016);
+        assert_eq!(room.granted(NodeId(2)).certain_bytes, 0);
         assert_eq!(MoveRoom::of_bytes([(NodeId(0), 8)]).granted(NodeId(0)).certain_bytes, 8);
     }
 

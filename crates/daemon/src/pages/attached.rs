@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tiercel_ledger::movement::{Failure, Outcome};
 use tiercel_ledger::regions::{Evidence, GroupId, Regions, RegionsConfig, RegionsError, View};
 use tiercel_machine::number::{index, saturating_u64, signed, whole_ms};
-use tiercel_machine::{Granted, Machine, MoveRoom, NodeId};
+use tiercel_machine::{Machine, MoveRoom, NodeId};
 use tiercel_mover::{Errno, Mover};
 use tiercel_policy::Limit;
 use tiercel_policy::pages::{
@@ -314,8 +314,7 @@ impl Attached {
         let os_page_bytes = self.watched.os_page_bytes;
         self.room = read_room(os_page_bytes).unwrap_or_default();
         let (places, room) = (self.tiering.places(), &self.room);
-        let free: Vec<(NodeId, u64)> =
-            places.nodes().map(|node| (node, free_bytes(&room.granted(node)))).collect();
+        let free = free_bytes(places, room);
         let mut rooms = Rooms::new(places, &free, self.reserve);
         // What programs leave free: to take it would start the kernel's reclaim.
         let kept: Vec<(NodeId, u64)> =
@@ -380,10 +379,18 @@ fn read_room(os_page_bytes: u64) -> Option<MoveRoom> {
     Some(MoveRoom::of(&zoneinfo, os_page_bytes))
 }
 
-/// What decisions can count on: below the high watermark, where only exchanges move, what the mover
-/// gets for certain.
-fn free_bytes(granted: &Granted) -> u64 {
-    if granted.bytes > granted.to_high_bytes { granted.bytes } else { granted.certain_bytes }
+/// What decisions can count on. Below the high watermark only exchanges move, for which what is
+/// certain counts. If that is only so on slow nodes, they begin there.
+fn free_bytes(places: &Places, room: &MoveRoom) -> Vec<(NodeId, u64)> {
+    let granted = |node| room.granted(node);
+    let mut slow = places.nodes().filter(|node| !places.is_fast(*node));
+    let begins_slow = slow.any(|node| granted(node).certain_bytes > 0);
+    let free = |node| match granted(node) {
+        one if one.bytes > one.to_high_bytes => one.bytes,
+        one if one.certain_bytes > 0 || begins_slow && places.is_fast(node) => one.certain_bytes,
+        one => one.likely_bytes,
+    };
+    places.nodes().map(|node| (node, free(node))).collect()
 }
 
 /// Whether the kernel was asked for it.

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use tiercel_ledger::movement::{Failure, Move, Outcome};
-use tiercel_machine::{MoveRoom, NodeId};
+use tiercel_machine::{Granted, MoveRoom, NodeId};
 use tiercel_mover::Mover;
 
 /// What a tick asks for: moves, and for each the earlier one that must succeed first.
@@ -122,8 +122,13 @@ impl<'a> Rounds<'a> {
     /// its lists stay small (see [`MoveRoom`]).
     fn next_round(&mut self, room: Option<&MoveRoom>) -> Vec<usize> {
         self.drop_unpaired();
-        let seconds = self.fitting(room, true);
-        if seconds.is_empty() { self.fitting(room, false) } else { seconds }
+        let certain = |granted: &Granted| granted.certain_bytes;
+        let likely = |granted: &Granted| granted.likely_bytes;
+        let first = |room_of: &dyn Fn(&Granted) -> u64| {
+            let rounds = [true, false].map(|second| self.fitting(room, second, room_of));
+            rounds.into_iter().find(|round| !round.is_empty())
+        };
+        first(&certain).or_else(|| first(&likely)).unwrap_or_default()
     }
 
     /// Settles moves whose partner has failed.
@@ -144,10 +149,16 @@ impl<'a> Rounds<'a> {
     }
 
     /// Those for which there is room, among second halves or among all others.
-    fn fitting(&self, room: Option<&MoveRoom>, are_second: bool) -> Vec<usize> {
+    fn fitting(
+        &self,
+        room: Option<&MoveRoom>,
+        are_second: bool,
+        room_of: &dyn Fn(&Granted) -> u64,
+    ) -> Vec<usize> {
         let mut left: BTreeMap<NodeId, u64> = BTreeMap::new();
         let mut fits = |asked: &Move| {
-            let left = left.entry(asked.to).or_insert_with(|| self.room_on(asked.to, room));
+            let left =
+                left.entry(asked.to).or_insert_with(|| self.room_on(asked.to, room, room_of));
             let fits = *left >= asked.bytes;
             *left -= if fits { asked.bytes } else { 0 };
             fits
@@ -168,11 +179,16 @@ impl<'a> Rounds<'a> {
     }
 
     /// What a node grants to this job now.
-    fn room_on(&self, node: NodeId, room: Option<&MoveRoom>) -> u64 {
+    fn room_on(
+        &self,
+        node: NodeId,
+        room: Option<&MoveRoom>,
+        room_of: &dyn Fn(&Granted) -> u64,
+    ) -> u64 {
         let Some(room) = room else { return u64::MAX };
         let granted = room.granted(node);
         let freed = self.freed.get(&node).copied().unwrap_or(0);
-        if granted.bytes == 0 { 0 } else { granted.certain_bytes.max(freed) }
+        if granted.bytes == 0 { 0 } else { room_of(&granted).max(freed) }
     }
 
     /// Notes what became of a round. What was refused waits for the room that others leave, if any
@@ -402,6 +418,19 @@ mod tests {
         let done = execute(&mut mover, &pairs(2, true), &mut room);
         let expected = [Failure::NoMemory, Failure::Unpaired, Failure::NoMemory, Failure::Unpaired];
         assert_eq!((done.rounds, failures(&done)), (1, expected.to_vec()));
+    }
+
+    #[test]
+    fn a_likely_grant_is_used_where_none_is_certain() {
+        // 5 above the minimum with batches of 1: refills of 1 and 2 fit, one of 4 does not.
+        let zone =
+            |node| format!("Node {node}, zone Normal\n pages free 105\n min 100\n managed 1000\n");
+        let granted = MoveRoom::of(&(zone(0) + &zone(1)), OS_PAGE);
+        let nodes = Nodes::new(&[5, 5]);
+        let mut mover = &nodes;
+        let done = execute(&mut mover, &pairs(8, true), &mut || Some(granted.clone()));
+        assert_eq!((done.exchanges, done.refusals), (8, 0));
+        assert_eq!(nodes.asked.borrow()[0].len(), 3);
     }
 
     #[test]
