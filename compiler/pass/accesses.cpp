@@ -7,6 +7,7 @@
  * page, thread-local data, and what other passes count for themselves.
  */
 #include "accesses.h"
+#include "globals.h"
 #include <llvm/Analysis/CaptureTracking.h>
 #include <llvm/Analysis/ValueTracking.h>
 #include <llvm/IR/IRBuilder.h>
@@ -19,14 +20,8 @@ using namespace llvm;
 namespace tiercel {
 namespace {
 
-/* The smallest object that is placed on its own: TCL_PAGE. */
-constexpr uint64_t ObjectBytes = 4096;
-
 bool is_small_global(const GlobalVariable &global) {
-    Type *type = global.getValueType();
-    return global.isThreadLocal() ||
-           (global.hasInitializer() && type->isSized() &&
-            global.getParent()->getDataLayout().getTypeAllocSize(type) < ObjectBytes);
+    return global.isThreadLocal() || (global.hasInitializer() && bytes_of(global) < ObjectBytes);
 }
 
 bool is_own_stack(const AllocaInst &object) {

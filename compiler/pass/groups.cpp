@@ -8,7 +8,6 @@
 #include <llvm/IR/Module.h>
 #include <llvm/Support/MathExtras.h>
 #include <llvm/Transforms/Utils/ScalarEvolutionExpander.h>
-#include <map>
 
 using namespace llvm;
 
@@ -79,39 +78,38 @@ class Loops {
         : known(known),
           expander(known.evolution, function.getParent()->getDataLayout(), "tiercel") {}
 
-    /* Changes a check, and appends what must stand before its loop. True: nothing is left in it. */
-    bool hoist(Check &check, std::vector<Check> &out) {
+    /* Changes a check, or moves it before its loop. `before`: what must stand there beside it. */
+    void hoist(Check &check, std::vector<Check> &before) {
         Loop *loop = known.loops.getLoopFor(check.first.at->getParent());
-        if (!check.address || !loop || !is_plain(*loop) || !always_runs(check, *loop))
-            return false;
-        if (known.evolution.isLoopInvariant(check.address, loop))
-            return before(check, check.address, *loop, out);
-        auto *moving = dyn_cast<SCEVAddRecExpr>(check.address);
-        if (!moving || moving->getLoop() != loop || !moving->isAffine())
-            return false;
-        auto *step = dyn_cast<SCEVConstant>(moving->getStepRecurrence(known.evolution));
-        if (!step || step->getAPInt().abs().ugt(LineBytes))
-            return false;
-        if (before(check, moving->getStart(), *loop, out))
-            check.step = step->getAPInt().getSExtValue();
-        return false;
+        while (loop && check.address && is_simple(*loop) && always_runs(check, *loop)) {
+            if (!known.evolution.isLoopInvariant(check.address, loop))
+                return step_by_lines(check, *loop, before);
+            if (!move_before(check, check.address, *loop))
+                return;
+            loop = loop->getParentLoop();
+        }
     }
 
   private:
     const Analyses &known;
     SCEVExpander expander;
-    std::map<Loop *, bool> plain;
 
-    bool is_plain(Loop &loop) {
-        auto at = plain.find(&loop);
-        if (at != plain.end())
-            return at->second;
-        bool is = loop.isInnermost() && loop.getLoopPreheader() && loop.getLoopLatch();
-        for (BasicBlock *block : loop.blocks())
-            for (Instruction &one : *block)
-                is = is && !is_barrier(one);
-        return plain[&loop] = is;
+    void step_by_lines(Check &check, Loop &loop, std::vector<Check> &before) {
+        auto *moving = dyn_cast<SCEVAddRecExpr>(check.address);
+        if (!moving || moving->getLoop() != &loop || !moving->isAffine())
+            return;
+        auto *step = dyn_cast<SCEVConstant>(moving->getStepRecurrence(known.evolution));
+        if (!step || step->getAPInt().abs().ugt(LineBytes))
+            return;
+        Check first = check;
+        if (!move_before(first, moving->getStart(), loop))
+            return;
+        check.step = step->getAPInt().getSExtValue();
+        hoist(first, before);
+        before.push_back(first);
     }
+
+    static bool is_simple(Loop &loop) { return loop.getLoopPreheader() && loop.getLoopLatch(); }
 
     /* Whether each iteration that begins comes to the check. */
     bool always_runs(const Check &check, Loop &loop) {
@@ -123,14 +121,13 @@ class Loops {
         return all_of(ends, is_before);
     }
 
-    bool before(const Check &check, const SCEV *address, Loop &loop, std::vector<Check> &out) {
+    bool move_before(Check &check, const SCEV *address, Loop &loop) {
         Instruction *at = loop.getLoopPreheader()->getTerminator();
         if (!expander.isSafeToExpandAt(address, at))
             return false;
-        Check fresh = check;
-        fresh.first.pointer = expander.expandCodeFor(address, check.first.pointer->getType(), at);
-        fresh.first.at = at;
-        out.push_back(fresh);
+        check.first.pointer = expander.expandCodeFor(address, check.first.pointer->getType(), at);
+        check.first.at = at;
+        check.address = address;
         return true;
     }
 };
@@ -162,9 +159,10 @@ std::vector<Check> checks_of(Function &function, const Analyses &known) {
     for (BasicBlock &block : function)
         group_block(block, known.evolution, found);
     Loops loops(function, known);
-    for (Check &check : found)
-        if (!loops.hoist(check, checks))
-            checks.push_back(check);
+    for (Check &check : found) {
+        loops.hoist(check, checks);
+        checks.push_back(check);
+    }
     return checks;
 }
 

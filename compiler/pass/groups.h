@@ -5,11 +5,13 @@
  * Knows nothing of how a check is written.
  *
  *   within a block    accesses at known distances, within a line's size, with no call between
- *   within a loop     an innermost one that calls nothing:
- *     same address    one check before the loop
+ *   within a loop     in blocks that each iteration comes to:
+ *     same address    one check before the loop, and before the loops around it
  *     small steps     one before the loop; in it, only when the leading edge enters a line
  *
- * What is merged would have hit the line that was just used, so that the misses stay what they are.
+ * What is merged would have hit the line that was just used. That is not so only where what ran in
+ * between, an inner loop or a call, drove the line out of all caches: then one miss is left out
+ * beside the thousands that this took.
  */
 #ifndef TIERCEL_PASS_GROUPS_H
 #define TIERCEL_PASS_GROUPS_H

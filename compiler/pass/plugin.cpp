@@ -8,6 +8,7 @@
  * one calls back for thin, the other for full LTO; functions are marked so that both may.
  */
 #include "emit.h"
+#include "globals.h"
 #include "groups.h"
 #include <llvm/IR/PassManager.h>
 #include <llvm/Passes/PassBuilder.h>
@@ -29,7 +30,7 @@ class ProbePass : public PassInfoMixin<ProbePass> {
     PreservedAnalyses run(Module &module, ModuleAnalysisManager &manager) {
         auto &proxy = manager.getResult<FunctionAnalysisManagerModuleProxy>(module);
         auto &functions = proxy.getManager();
-        bool has_changed = false;
+        bool has_changed = tiercel::align_large(module);
         for (Function &function : module)
             if (is_ours_to_check(function))
                 has_changed |= check(function, functions);

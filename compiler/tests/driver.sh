@@ -1,6 +1,6 @@
 #!/bin/sh
-# driver.sh: `tiercel cc` and `tiercel c++` do what clang does, and add the checks. In: the folder
-# of what was built, the command. Out: a line for each failure, then `N passed, M failed`.
+# driver.sh: `tiercel cc`, `c++` and `fc` do what clang and flang do, and add the checks. In: the
+# folder of what was built, the command. Out: a line for each failure, then `N passed, M failed`.
 set -u
 tests=$(cd "$(dirname "$0")" && pwd)
 at=$1/driver
@@ -41,7 +41,10 @@ builds() { # verb, words
     verb=$1
     shift
     rm -f app
-    "$tiercel" "$verb" -Wall -Wextra -Werror "$@" -o app -pthread -lm && has_checks app &&
+    warnings="-Wall -Wextra -Werror -pthread"
+    [ "$verb" = fc ] && warnings=-Werror
+    # shellcheck disable=SC2086
+    "$tiercel" "$verb" $warnings "$@" -o app -lm && has_checks app &&
         ./app >app.out && cmp app.out "plain.$verb"
 }
 
@@ -66,6 +69,25 @@ for level in -O0 -O1 -O2 -O3; do
         check "c++ $level $lto" builds c++ $level $lto "$tests/digest.cc"
     done
 done
+
+# Sums are in another order at other levels.
+fortran() { # flags
+    # shellcheck disable=SC2086
+    flang-new-19 $1 "$tests/digest.f90" -o plain && ./plain >plain.fc &&
+        builds fc $1 "$tests/digest.f90"
+}
+for flags in -O0 -O1 -O2 -O3 "-O2 -flto" "-O2 -flto=thin"; do
+    check "fc $flags" fortran "$flags"
+done
+
+# Each of the five arrays begins at an OS page, and is 8 bytes times 200,000.
+aligned() {
+    nm -S app | grep -i ' [bd] ' | awk '$2 == "0000000000186a00"' >arrays
+    cat arrays
+    [ "$(wc -l <arrays)" = 5 ] && [ "$(cut -c14-16 arrays | sort -u)" = 000 ]
+}
+fortran -O2 >log 2>&1
+check "large static data begins at OS pages" aligned
 
 for words in --version -v -dumpmachine -print-prog-name=ld "-E $tests/digest.c" \
     "-fsyntax-only $tests/digest.c" "" "-c" "-c nowhere.c" "-Wall -c -o x.o" "-MM $tests/lines.c" \

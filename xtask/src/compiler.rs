@@ -19,17 +19,23 @@ pub struct Options {
 }
 
 pub fn main(options: &Options) -> Result<()> {
+    build()?;
+    if options.test {
+        exec::run(exec::cargo().args(["build", "--package", "tiercel"]))?;
+        make("test")?;
+        make("drive")?;
+    }
+    Ok(())
+}
+
+/// Builds both parts.
+pub fn build() -> Result<()> {
     for tool in TOOLS {
         if exec::output(exec::command(tool).arg("--version")).is_err() {
             bail!("{tool} is missing; install clang-19, llvm-19-dev and lld-19 (./x setup does)");
         }
     }
-    if !options.test {
-        return make("all");
-    }
-    exec::run(exec::cargo().args(["build", "--package", "tiercel"]))?;
-    make("test")?;
-    make("drive")
+    make("all")
 }
 
 fn make(goal: &str) -> Result<()> {

@@ -48,6 +48,9 @@ Examples:
     /// Compile C++ as clang++ 19 does, with a check before each memory access
     #[command(name = "c++", after_help = "Example: tiercel c++ -O2 -o app app.cc")]
     Cxx(crate::cc::CompileArgs),
+    /// Compile Fortran as flang 19 does, with a check before each memory access
+    #[command(after_help = "Example: tiercel fc -O2 -o app app.f90")]
+    Fc(crate::cc::CompileArgs),
     /// Show, compare, merge and export profiles
     #[command(after_help = "Example: tiercel profile show app.profile")]
     Profile(ProfileArgs),

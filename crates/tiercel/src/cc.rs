@@ -1,6 +1,6 @@
-//! `tiercel cc` and `tiercel c++`: clang 19 with the plug-in and the library that check memory
-//! accesses. In: a compiler's command line. Out: this process becomes the compiler, whose exit
-//! status is its own. Knows nothing of what a check is.
+//! `tiercel cc`, `tiercel c++` and `tiercel fc`: clang and flang 19 with the plug-in and the
+//! library that check memory accesses. In: a compiler's command line. Out: this process becomes the
+//! compiler, whose exit status is its own. Knows nothing of what a check is.
 
 use crate::cc_words::{Parts, Request};
 use crate::host::EXIT_REFUSED;
@@ -34,6 +34,8 @@ pub enum Language {
     C,
     /// `tiercel c++`, `tiercel-c++`.
     Cxx,
+    /// `tiercel fc`, `tiercel-fc`.
+    Fortran,
 }
 
 impl Language {
@@ -42,6 +44,15 @@ impl Language {
         match self {
             Language::C => "clang-19",
             Language::Cxx => "clang++-19",
+            Language::Fortran => "flang-new-19",
+        }
+    }
+
+    /// Debian's package of it.
+    fn package(self) -> &'static str {
+        match self {
+            Language::C | Language::Cxx => "clang-19",
+            Language::Fortran => "flang-19",
         }
     }
 }
@@ -53,11 +64,13 @@ pub fn asked(words: &[OsString]) -> Option<(Language, &[OsString])> {
     match called.to_str() {
         Some("tiercel-cc") => return Some((Language::C, &words[1..])),
         Some("tiercel-c++") => return Some((Language::Cxx, &words[1..])),
+        Some("tiercel-fc") => return Some((Language::Fortran, &words[1..])),
         _ => {}
     }
     let language = match words.get(1)?.to_str()? {
         "cc" => Language::C,
         "c++" => Language::Cxx,
+        "fc" => Language::Fortran,
         _ => return None,
     };
     // Help on our verb, not the compiler's 900 options.
@@ -89,7 +102,8 @@ fn command(language: Language, words: &[OsString]) -> Result<Command> {
 fn compiler(language: Language) -> Result<PathBuf> {
     let name = language.compiler();
     let found = find(OsStr::new(name), std::env::var_os("PATH").as_deref());
-    found.with_context(|| format!("{name} is not in PATH; on Debian 12: apt install clang-19"))
+    let package = language.package();
+    found.with_context(|| format!("{name} is not in PATH; on Debian 12: apt install {package}"))
 }
 
 fn part(name: &'static str) -> Result<PathBuf> {
@@ -119,6 +133,8 @@ mod tests {
         assert_eq!(of("/usr/bin/tiercel c++ --version"), Some((Language::Cxx, 1)));
         assert_eq!(of("/x/tiercel-cc a.c"), Some((Language::C, 1)));
         assert_eq!(of("tiercel-c++ --help"), Some((Language::Cxx, 1)));
+        assert_eq!(of("tiercel fc a.f90"), Some((Language::Fortran, 1)));
+        assert_eq!(of("./tiercel-fc a.f90"), Some((Language::Fortran, 1)));
         assert_eq!(of("tiercel cc"), Some((Language::C, 0)));
         assert_eq!(of("tiercel cc --help"), None);
         assert_eq!(of("tiercel run cc"), None);

@@ -62,6 +62,7 @@ fn main() -> ExitCode {
     let done = match &verb {
         Verb::Run(args) => return run::run(args),
         Verb::Cc(args) => return cc::compile(cc::Language::C, &args.words),
+        Verb::Fc(args) => return cc::compile(cc::Language::Fortran, &args.words),
         Verb::Cxx(args) => return cc::compile(cc::Language::Cxx, &args.words),
         Verb::Record(args) => return record::record(args),
         Verb::Profile(args) => profile::profile(args),

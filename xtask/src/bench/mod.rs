@@ -11,6 +11,7 @@ mod limits;
 mod load;
 mod moves;
 mod overhead;
+mod probe;
 mod record;
 mod truth;
 mod vmem;
@@ -72,6 +73,8 @@ const BENCHES: &[(&str, &[Program])] = &[
     ("plan-overhead", &[Program::Function(overhead::planned_rows)]),
     ("instructions", &[Program::Function(counted::rows)]),
     ("vmem-instructions", &[Program::Function(counted::vmem_rows)]),
+    ("probe", &[Program::Function(probe::rows)]),
+    ("probe-fidelity", &[Program::Function(probe::fidelity_rows)]),
     ("record", &[Program::Function(record::rows)]),
     ("truth", &[Program::Function(truth::rows)]),
     ("vmem", &[Program::Function(vmem::rows)]),

@@ -1,0 +1,248 @@
+//! `./x bench probe` and `probe-fidelity`: what programs that `tiercel cc` compiled cost, and what
+//! a share of their lines says of all. In: whether to be quick. Out: rows: CPU time over plain, by
+//! workload and over all; misses that a sampled recording gives to other sites than an exact one.
+//! Knows nothing of how accesses are checked.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+
+use crate::{build, compiler, exec, measure};
+use tiercel_bench::{BenchResult, median};
+
+/// Workloads of each kind of access, with their arguments, some seconds each under the exact probe.
+const WORKLOADS: &[(&str, &[&str])] = &[
+    ("xsbench", &["mib=64", "lookups=200k"]),
+    ("minife", &["mib=32"]),
+    ("lulesh", &["mib=16", "steps=20"]),
+    ("bfs", &["mib=32"]),
+    ("kv", &["mib=32", "operations=500k"]),
+    ("pagerank", &["mib=32"]),
+    ("bt", &["mib=16", "steps=5"]),
+    ("stream", &["kib=16384"]),
+];
+/// Runs of which the median counts. Chosen, not measured.
+const ROUNDS: usize = 5;
+const QUICK_ROUNDS: usize = 1;
+/// Of an ordinary server; so that the workloads exceed them on any machine.
+const CACHES: &str = "32K/8,1M/16,4M/16";
+/// Clang has no such option, and would say so.
+const CLANG_FLAGS: &str = "EXTRA=-Wno-ignored-optimization-argument -Wno-unknown-warning-option";
+
+/// Limits, of the project's targets: means over workloads, and the worst of sampled ones.
+const UNHOSTED_LIMIT: f64 = 1.5;
+const SAMPLED_LIMIT: f64 = 1.7;
+const SAMPLED_WORST_LIMIT: f64 = 3.0;
+const EXACT_LIMIT: f64 = 15.0;
+/// Share of the misses that a sampled recording may give to other sites, and how far off the
+/// misses of a site may be that has at least [`LARGE_SHARE`] of them. The project's targets.
+const MISPLACED_LIMIT: f64 = 0.01;
+const SITE_ERROR_LIMIT: f64 = 0.10;
+const LARGE_SHARE: f64 = 0.01;
+
+/// How a workload is run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Plain,
+    Unhosted,
+    Recorded(&'static str),
+}
+
+const WAYS: [(&str, Way, f64); 3] = [
+    ("unhosted", Way::Unhosted, UNHOSTED_LIMIT),
+    ("1/32", Way::Recorded("1/32"), SAMPLED_LIMIT),
+    ("exact", Way::Recorded("1"), EXACT_LIMIT),
+];
+
+/// What is built once.
+struct Built {
+    tiercel: PathBuf,
+    plain: PathBuf,
+    checked: PathBuf,
+}
+
+pub fn rows(quick: bool) -> Result<Vec<BenchResult>> {
+    let built = build_all()?;
+    let rounds = if quick { QUICK_ROUNDS } else { ROUNDS };
+    let (mut rows, mut ratios) = (Vec::new(), vec![Vec::new(); WAYS.len()]);
+    for (name, arguments) in WORKLOADS {
+        let plain = costs(&built, Way::Plain, name, arguments, rounds)?;
+        for ((what, way, _), all) in WAYS.iter().zip(&mut ratios) {
+            let ours = costs(&built, *way, name, arguments, rounds)?;
+            let pairs: Vec<f64> =
+                ours.iter().zip(&plain).map(|(ours, plain)| ours / plain).collect();
+            all.push(median(&pairs));
+            let name = format!("{name}, {what}, CPU time");
+            rows.push(BenchResult::of_pairs(name, "plain", &ours, &plain, None, "s"));
+        }
+    }
+    for ((what, way, limit), all) in WAYS.iter().zip(&ratios) {
+        let mean = all.iter().sum::<f64>() / all.len() as f64;
+        let worst = all.iter().copied().fold(0.0, f64::max);
+        let worst_limit = (*way == Way::Recorded("1/32")).then_some(SAMPLED_WORST_LIMIT);
+        let row = |which: &str, value, limit| {
+            BenchResult::alone(format!("{which}, {what} over plain"), value, limit, "times")
+        };
+        rows.extend([row("mean", mean, Some(*limit)), row("worst", worst, worst_limit)]);
+    }
+    Ok(rows)
+}
+
+pub fn fidelity_rows(quick: bool) -> Result<Vec<BenchResult>> {
+    let built = build_all()?;
+    let few = if quick { &WORKLOADS[..1] } else { WORKLOADS };
+    let mut rows = Vec::new();
+    for (name, arguments) in few {
+        let exact = misses(&built, "1", name, arguments)?;
+        let sampled = misses(&built, "1/32", name, arguments)?;
+        let Fidelity { misplaced, worst } = Fidelity::of(&exact, &sampled);
+        let row = |what: &str, value, limit| {
+            BenchResult::alone(format!("{name}, {what} at 1/32"), value, Some(limit), "of misses")
+        };
+        rows.push(row("misplaced", misplaced, MISPLACED_LIMIT));
+        rows.push(row("worst site above 1%", worst, SITE_ERROR_LIMIT));
+    }
+    Ok(rows)
+}
+
+fn build_all() -> Result<Built> {
+    build::runtime(&[])?;
+    compiler::build()?;
+    let tiercel = build::tiercel()?;
+    let built = |name: &str, cc: String| {
+        let out = exec::target().join(name);
+        let mut make = build::make("workloads");
+        make.arg(format!("OUT={}", out.display())).arg(format!("CC={cc}")).arg(CLANG_FLAGS);
+        exec::run(make.args(WORKLOADS.iter().map(|(name, _)| out.join(name))))?;
+        anyhow::Ok(out)
+    };
+    let plain = built("workloads-clang", "clang-19".into())?;
+    let checked = built("workloads-checked", format!("{} cc", tiercel.display()))?;
+    Ok(Built { tiercel, plain, checked })
+}
+
+/// CPU time of the program alone, without the daemon's, seconds.
+fn costs(
+    built: &Built,
+    way: Way,
+    name: &str,
+    arguments: &[&str],
+    rounds: usize,
+) -> Result<Vec<f64>> {
+    let report = exec::target().join("bench-probe.jsonl");
+    let one = |_| {
+        let _ = std::fs::remove_file(&report);
+        let folder = if way == Way::Plain { &built.plain } else { &built.checked };
+        let measure = std::env::current_exe()?;
+        let mut words = vec![measure.display().to_string(), "measure".into(), "--report".into()];
+        words.extend([report.display().to_string(), "--".into()]);
+        words.push(folder.join(name).display().to_string());
+        words.extend(arguments.iter().map(|argument| (*argument).to_owned()));
+        match way {
+            Way::Recorded(rate) => quietly(record(built, rate).args(&words))?,
+            Way::Plain | Way::Unhosted => quietly(Command::new(&words[0]).args(&words[1..]))?,
+        }
+        Ok(measure::read(&report)?.cpu_s)
+    };
+    (0..rounds).map(one).collect()
+}
+
+/// `tiercel record`, to which the program must be added.
+fn record(built: &Built, rate: &str) -> Command {
+    let mut record = Command::new(&built.tiercel);
+    record.args(["record", "--quiet", "--sampler", "compiled", "--rate", rate]);
+    record.args(["--caches", CACHES, "-o"]).arg(profile()).arg("--");
+    record
+}
+
+fn profile() -> PathBuf {
+    exec::target().join("bench-probe.profile")
+}
+
+fn quietly(command: &mut Command) -> Result<()> {
+    let status = command.stdout(Stdio::null()).status()?;
+    ensure!(status.success(), "{} ended with {status}", exec::shown(command));
+    Ok(())
+}
+
+#[derive(Deserialize)]
+struct Shown {
+    sites: Vec<Site>,
+}
+
+#[derive(Deserialize)]
+struct Site {
+    hash: String,
+    reads: u64,
+    writes: u64,
+}
+
+/// Misses by site, of a run without random addresses.
+fn misses(
+    built: &Built,
+    rate: &str,
+    name: &str,
+    arguments: &[&str],
+) -> Result<HashMap<String, f64>> {
+    let mut record = record(built, rate);
+    record.args(["setarch", "-R"]).arg(built.checked.join(name));
+    quietly(record.args(arguments))?;
+    sites(&built.tiercel, &profile())
+}
+
+fn sites(tiercel: &Path, profile: &Path) -> Result<HashMap<String, f64>> {
+    let mut show = Command::new(tiercel);
+    let printed = exec::output(show.args(["profile", "show", "--json"]).arg(profile))?;
+    let shown: Shown = serde_json::from_str(&printed).context("the profile as JSON")?;
+    let counts = shown.sites.into_iter().map(|one| (one.hash, (one.reads + one.writes) as f64));
+    Ok(counts.collect())
+}
+
+/// How far a sampled recording is from an exact one.
+#[derive(Debug, PartialEq)]
+struct Fidelity {
+    /// Share of the misses that are at another site: half the sum of the differences of shares.
+    misplaced: f64,
+    /// Error of the misses of a site that has at least [`LARGE_SHARE`] of them; the worst.
+    worst: f64,
+}
+
+impl Fidelity {
+    fn of(exact: &HashMap<String, f64>, sampled: &HashMap<String, f64>) -> Fidelity {
+        let total = |of: &HashMap<String, f64>| of.values().sum::<f64>().max(1.0);
+        let (all, all_sampled) = (total(exact), total(sampled));
+        let of =
+            |from: &HashMap<String, f64>, site: &String| from.get(site).copied().unwrap_or(0.0);
+        let sites = exact.keys().chain(sampled.keys().filter(|site| !exact.contains_key(*site)));
+        let differs = sites
+            .map(|site| (of(exact, site) / all - of(sampled, site) / all_sampled).abs())
+            .sum::<f64>();
+        let large = exact.iter().filter(|(_, misses)| **misses >= LARGE_SHARE * all);
+        let errors = large.map(|(site, misses)| (of(sampled, site) / misses - 1.0).abs());
+        Fidelity { misplaced: differs / 2.0, worst: errors.fold(0.0, f64::max) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sites(counts: &[(&str, f64)]) -> HashMap<String, f64> {
+        counts.iter().map(|(site, count)| ((*site).to_owned(), *count)).collect()
+    }
+
+    #[test]
+    fn what_is_at_another_site_is_misplaced() {
+        let exact = sites(&[("a", 600.0), ("b", 395.0), ("c", 5.0)]);
+        let same = Fidelity::of(&exact, &exact);
+        assert_eq!(same, Fidelity { misplaced: 0.0, worst: 0.0 });
+        let sampled = sites(&[("a", 540.0), ("b", 455.0), ("d", 5.0)]);
+        let found = Fidelity::of(&exact, &sampled);
+        assert!((found.misplaced - 0.065).abs() < 1e-9, "{found:?}");
+        // c has less than 1%.
+        assert!((found.worst - 60.0 / 395.0).abs() < 1e-9, "{found:?}");
+    }
+}
