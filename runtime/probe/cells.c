@@ -25,9 +25,10 @@
  * Chosen, not measured. */
 #define LOOK_MISSES 16u
 
-/* How long a thread waits for the daemon to take records, where cells would be lost otherwise: ten
- * of its longest pauses between drains while it records. */
-#define WAIT_MS 100u
+/* How long a thread waits for the daemon to take records, where cells would be lost otherwise: as
+ * long as it takes for a reader to count as gone (READER_GONE_MS of track/ring.c). The step is less
+ * than the time in which the daemon takes what waits, 10 ms at most while it records. */
+#define WAIT_MS 1000u
 #define WAIT_STEP_NS 500000
 
 static bool report_cell(const struct tcl_cell *cell) {

@@ -1,0 +1,104 @@
+#!/bin/sh
+# record.sh: what `tiercel record --sampler compiled` finds of programs that `tiercel cc` compiled.
+# In: the folder of what was built, the command. Out: a line for each failure, then `N passed, M
+# failed`.
+set -u
+tests=$(cd "$(dirname "$0")" && pwd)
+at=$1/record
+tiercel=$2
+rm -rf "$at"
+mkdir -p "$at"
+cd "$at" || exit 1
+passed=0 failed=0
+
+# name, command...: succeeds, or its output is shown
+check() {
+    name=$1
+    shift
+    if "$@" >"$at/log" 2>&1; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "$name FAILED"
+        cat "$at/log"
+    fi
+}
+
+# Misses of a site by its label: reads, writes.
+misses() { # label
+    "$tiercel" profile show --json app.profile | tr '{' '\n' |
+        sed -n "s/.*\"label\":\"$1[^\"]*\".*\"reads\":\([0-9]*\),\"writes\":\([0-9]*\).*/\1 \2/p"
+}
+
+# Both counts are those that are wanted.
+is() { # label, reads, writes
+    found=$(misses "$1")
+    echo "$1: $found, wanted $2 $3"
+    [ "$found" = "$2 $3" ]
+}
+
+record() { # command...
+    "$tiercel" record --quiet -o app.profile --sampler compiled --rate 1 \
+        --caches 32K/8,256K/8,1M/16 -- "$@"
+}
+
+# The library and the program share one set of caches: what one read the other hits.
+two_modules() { # flags
+    flags="$1 -g -fno-optimize-sibling-calls"
+    # shellcheck disable=SC2086
+    "$tiercel" cc $flags -shared -fPIC "$tests/sums.c" -DLIBRARY -o libsums.so &&
+        "$tiercel" cc $flags "$tests/sums.c" -o app -L. -lsums -Wl,-rpath,"$at" && record ./app &&
+        is large_table 131072 0 && is small_table 8192 0 && is result_table 0 65536
+}
+for flags in -O0 -O1 -O2 -O3 "-O2 -flto=thin" "-O2 -flto"; do
+    check "two modules $flags" two_modules "$flags"
+done
+
+# Twenty steps over five arrays of 1.6 MB: each is missed in each pass, and none is moved aside.
+static_data() {
+    "$tiercel" fc -O2 -g "$tests/digest.f90" -o app && record ./app &&
+        "$tiercel" profile show app.profile && [ "$(misses 'static: ' | wc -l)" = 5 ]
+}
+check "static data of Fortran" static_data
+
+# A plan, a report and a prediction are made of it as of any profile.
+used() {
+    "$tiercel" plan app.profile --machine spr-cxl --fast 50% -o app.plan &&
+        "$tiercel" whatif app.profile --machine spr-cxl &&
+        "$tiercel" report app.profile --plan app.plan --machine spr-cxl -o app.html &&
+        "$tiercel" profile diff app.profile app.profile
+}
+check "plan, whatif, report, diff" used
+
+# Misses of all sites: hash, count.
+sites() { # rate
+    setarch -R "$tiercel" record --quiet -o app.profile --sampler compiled --rate "$1" \
+        --caches 32K/8,1M/16,4M/16 -- ./app mib=16 lookups=100k seed=1 >/dev/null &&
+        "$tiercel" profile show --json app.profile | tr '{' '\n' |
+        sed -n 's/.*"hash":"\([0-9a-f]*\)".*"reads":\([0-9]*\),"writes":\([0-9]*\).*/\1 \2 \3/p' |
+        awk '{ print $1, $2 + $3 }'
+}
+
+# A 32nd of the lines of a fixed run says the same as all of them: at most 1% of the misses are at
+# other sites, and sites of 1% and more are within 10%.
+fidelity() {
+    "$tiercel" cc -O3 -g -fno-omit-frame-pointer -fno-optimize-sibling-calls -pthread -o app \
+        "$tests/../../workloads/xsbench.c" -lm && sites 1 >exact && sites 1/32 >sampled &&
+        awk 'NR == FNR { exact[$1] = $2; all += $2; next }
+             { sampled[$1] = $2; of += $2; if (!($1 in exact)) exact[$1] = 0 }
+             END {
+                 for (site in exact) {
+                     apart = exact[site] / all - sampled[site] / of
+                     misplaced += (apart < 0 ? -apart : apart) / 2
+                     off = exact[site] ? sampled[site] / exact[site] - 1 : 0
+                     if (exact[site] >= all / 100 && (off < 0 ? -off : off) > worst)
+                         worst = off < 0 ? -off : off
+                 }
+                 print "misplaced", misplaced, "worst", worst, "of", all
+                 exit !(all > 500000 && misplaced <= 0.01 && worst <= 0.10)
+             }' exact sampled
+}
+check "fidelity of xsbench at 1/32" fidelity
+
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]
