@@ -319,7 +319,6 @@ pub struct Config {
     /// [`CompiledSampler`]: Kind::Compiled
     pub rate: Rate,
     /// Compiled: the caches that are modelled; `None`: this machine's.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub caches: Option<Caches>,
 }
 
