@@ -73,7 +73,7 @@ check "plan, whatif, report, diff" used
 # Misses of all sites: hash, count.
 sites() { # rate
     setarch -R "$tiercel" record --quiet -o app.profile --sampler compiled --rate "$1" \
-        --caches 32K/8,1M/16,4M/16 -- ./app mib=16 lookups=100k seed=1 >/dev/null &&
+        --caches 32K/8,1M/16,4M/16 -- ./app mib=64 lookups=60k seed=1 >/dev/null &&
         "$tiercel" profile show --json app.profile | tr '{' '\n' |
         sed -n 's/.*"hash":"\([0-9a-f]*\)".*"reads":\([0-9]*\),"writes":\([0-9]*\).*/\1 \2 \3/p' |
         awk '{ print $1, $2 + $3 }'
@@ -95,7 +95,7 @@ fidelity() {
                          worst = off < 0 ? -off : off
                  }
                  print "misplaced", misplaced, "worst", worst, "of", all
-                 exit !(all > 500000 && misplaced <= 0.01 && worst <= 0.10)
+                 exit !(all > 2000000 && misplaced <= 0.01 && worst <= 0.10)
              }' exact sampled
 }
 check "fidelity of xsbench at 1/32" fidelity

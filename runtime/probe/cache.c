@@ -13,9 +13,7 @@
 #define DIRTY_SHIFT 32
 
 static inline uint64_t *cache_set(const struct tcl_cache *cache, uint64_t line) {
-    uint64_t count = cache->set_count;
-    uint64_t set = count & (count - 1) ? line % count : line & (count - 1);
-    return cache->sets + set * (1 + cache->ways);
+    return cache->sets + tcl_cache_set(cache, line) * (1 + cache->ways);
 }
 
 /* The way that has the line, or the number of ways. */

@@ -77,7 +77,9 @@ void tcl_probe_died(uintptr_t addr, size_t bytes) {
 /* ---- The filter ------------------------------------------------------------------------------ */
 
 static uint32_t lock_set(uint64_t line) {
-    uint32_t set = (uint32_t)(line % last_level.set_count);
+    uint32_t set = (uint32_t)tcl_cache_set(&last_level, line);
+    if (tcl_is_single_threaded())
+        return set; /* none can begin before the set is unlocked */
     while (atomic_exchange_explicit(&set_locks[set], 1, memory_order_acquire))
         while (atomic_load_explicit(&set_locks[set], memory_order_relaxed))
             ;
@@ -103,10 +105,10 @@ static void fill_own(const struct tcl_cache *cache, const struct tcl_cache *next
 }
 
 /* True when no cache has the line. */
-static bool misses_last_level(uint64_t line, bool *was_dirty) {
+static bool misses_last_level(uint64_t line, bool dirties, bool *was_dirty) {
     uint64_t left;
     uint32_t set = lock_set(line);
-    *was_dirty = tcl_cache_holds_dirty(&last_level, line);
+    *was_dirty = dirties && tcl_cache_holds_dirty(&last_level, line);
     bool misses = !tcl_cache_hit(&last_level, line, false);
     if (misses)
         tcl_cache_fill(&last_level, line, false, &left);
@@ -130,7 +132,7 @@ static void filter(struct probe_thread *thread, uint64_t line, uint32_t what) {
         was_dirty = was_dirty || (dirties && tcl_cache_holds_dirty(&thread->l2, line));
         if (!tcl_cache_hit(&thread->l2, line, false)) {
             bool last_was = false;
-            misses = misses_last_level(line, &last_was);
+            misses = misses_last_level(line, dirties, &last_was);
             was_dirty = was_dirty || last_was;
             fill_own(&thread->l2, NULL, line, false);
         } else if (dirties && !was_dirty) {

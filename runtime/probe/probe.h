@@ -30,6 +30,12 @@ static inline size_t tcl_cache_bytes(struct tcl_probe_cache shape) {
     return (size_t)shape.sets * (1 + shape.ways) * sizeof(uint64_t);
 }
 
+/* The set a line belongs to: its number. */
+static inline uint64_t tcl_cache_set(const struct tcl_cache *cache, uint64_t line) {
+    uint64_t count = cache->set_count;
+    return tcl_unlikely(count & (count - 1)) ? line % count : line & (count - 1);
+}
+
 /* Reads or writes a line if it is there; whether it is. */
 TCL_HIDDEN bool tcl_cache_hit(const struct tcl_cache *cache, uint64_t line, bool writes);
 /* Brings in a line that is not there. True: `*left` had to leave, and it was written. */
