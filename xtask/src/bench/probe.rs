@@ -29,8 +29,9 @@ const ROUNDS: usize = 5;
 const QUICK_ROUNDS: usize = 1;
 /// Of an ordinary server; so that the workloads exceed them on any machine.
 const CACHES: &str = "32K/8,1M/16,4M/16";
-/// Clang has no such option, and would say so.
-const CLANG_FLAGS: &str = "EXTRA=-Wno-ignored-optimization-argument -Wno-unknown-warning-option";
+/// Those of workloads/Makefile, without what clang does not know.
+const CLANG_FLAGS: &str =
+    "FLAGS=-std=gnu17 -O2 -g -fno-omit-frame-pointer -fno-optimize-sibling-calls -Wall -pthread";
 
 /// Limits, of the project's targets: means over workloads, and the worst of sampled ones.
 const UNHOSTED_LIMIT: f64 = 1.5;
