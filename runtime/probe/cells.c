@@ -99,13 +99,13 @@ static struct tcl_cell *cell_of(struct tcl_cells *all, uint64_t page) {
     return cell;
 }
 
-void tcl_cells_count(struct tcl_cells *all, uintptr_t addr, enum tcl_miss kind) {
+void tcl_cells_count(struct tcl_cells *all, uintptr_t addr, struct tcl_miss miss) {
     struct tcl_cell *cell = cell_of(all, addr & -(uintptr_t)TCL_PAGE);
     struct tcl_instant now = tcl_clock_read(&tcl_control()->clock);
     cell->time = (now.time & ((1ull << TCL_TIME_BITS) - 1)) | (uint64_t)now.flag << 56;
-    cell->reads += kind == TCL_MISS_READ;
-    cell->writes += kind == TCL_MISS_WRITE;
-    cell->dirtied += kind == TCL_MISS_DIRTIED;
+    cell->reads += miss.reads;
+    cell->writes += miss.writes;
+    cell->dirtied += miss.dirties;
     sweep_if_due(all);
 }
 

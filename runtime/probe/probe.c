@@ -142,11 +142,10 @@ static void filter(struct probe_thread *thread, uint64_t line, uint32_t what) {
     } else if (dirties && !was_dirty) {
         was_dirty = tcl_cache_holds_dirty(&thread->l2, line) || is_dirty_in_last_level(line);
     }
-    if (misses)
-        tcl_cells_count(&thread->cells, addr,
-                        what & TIERCEL_PROBE_WRITES ? TCL_MISS_WRITE : TCL_MISS_READ);
-    if (dirties && !was_dirty)
-        tcl_cells_count(&thread->cells, addr, TCL_MISS_DIRTIED);
+    bool is_write = what & TIERCEL_PROBE_WRITES;
+    struct tcl_miss miss = {misses && !is_write, misses && is_write, dirties && !was_dirty};
+    if (misses || miss.dirties)
+        tcl_cells_count(&thread->cells, addr, miss);
 }
 
 static inline bool is_sampled(uint64_t line) {

@@ -69,9 +69,11 @@ struct tcl_cells {
     bool waits_in_vain;  /* the daemon took nothing for as long as a thread waits */
 };
 
-/* Counts a miss. `kind`: which of the three. */
-enum tcl_miss { TCL_MISS_READ, TCL_MISS_WRITE, TCL_MISS_DIRTIED };
-TCL_HIDDEN void tcl_cells_count(struct tcl_cells *cells, uintptr_t addr, enum tcl_miss kind);
+/* Counts what one access did: of each 0 or 1. */
+struct tcl_miss {
+    bool reads, writes, dirties;
+};
+TCL_HIDDEN void tcl_cells_count(struct tcl_cells *cells, uintptr_t addr, struct tcl_miss miss);
 /* Reports all that is in the cells; waits for the daemon where the ring is full. */
 TCL_HIDDEN void tcl_cells_flush(struct tcl_cells *cells);
 /* Forgets all: they are a parent's. */
