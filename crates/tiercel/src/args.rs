@@ -76,9 +76,10 @@ Examples:
   tiercel replay --streams moving,churn/3 --policy mat:apb:time,clock-dwf --seeds 3
   tiercel replay --profile app.profile --json")]
     Replay(crate::replay_args::ReplayArgs),
-    /// Tier a running process by OS page: nothing is loaded into it, and nothing stays behind
+    /// Tier running processes by OS page: nothing is loaded into them, and nothing stays behind
     #[command(after_help = "Examples:
   tiercel attach --pid 4711
+  tiercel attach --cgroup /system.slice/redis-server.service
   tiercel attach --pid 4711 --mode opm-bd --for 60s --json")]
     Attach(AttachArgs),
     /// Serve all programs that are started with its socket
@@ -335,9 +336,13 @@ pub struct TopArgs {
 /// `tiercel attach`.
 #[derive(ClapArgs, Debug)]
 pub struct AttachArgs {
-    /// The process
-    #[arg(long)]
-    pub pid: u32,
+    /// The process; those that it starts are tiered with it
+    #[arg(long, value_name = "N", required_unless_present = "cgroup", conflicts_with = "cgroup")]
+    pub pid: Option<u32>,
+    /// All processes of a control group and of those below it: a directory, or its path below
+    /// /sys/fs/cgroup
+    #[arg(long, value_name = "PATH")]
+    pub cgroup: Option<PathBuf>,
     /// What happens when the memory near an accessor is full: benefit, cpm, cpmx, opm, opmx, opm-bd
     #[arg(long)]
     pub mode: Option<Mode>,

@@ -1,13 +1,14 @@
-//! `tiercel attach`: tiers a running process by OS page until it ends or the user stops it.
+//! `tiercel attach`: tiers running processes by OS page until they end or the user stops it.
 //! In: [`AttachArgs`]. Out: a report. Knows nothing of how anything is decided.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, bail};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use tiercel_daemon::Settings;
-use tiercel_daemon::pages::{Attachment, PagesReport, attach as tier, check};
+use tiercel_daemon::pages::{Attachment, PagesReport, Target, attach as tier};
 use tiercel_machine::short_bytes;
 use tiercel_mover::KernelMover;
 use tiercel_sampler::{Config, Kind, Sampler, SamplerError};
@@ -20,6 +21,9 @@ use crate::terminal::{note, say, say_json};
 /// pages of 400 MiB, can come between two looks. Others get 516 KiB (perf_event_mlock_kb).
 const ROOTS_RING_BYTES: usize = 4 << 20;
 
+/// Where control groups are mounted.
+const CGROUPS: &str = "/sys/fs/cgroup";
+
 /// `tiercel attach`.
 pub fn attach(args: &AttachArgs) -> Result<()> {
     let settings = settings(args)?;
@@ -29,14 +33,15 @@ pub fn attach(args: &AttachArgs) -> Result<()> {
     }
     let machine = machine(&settings, &mut remarks)?;
     // Before the sampler sets anything.
-    check(args.pid)?;
+    let target = target(args)?;
+    target.check()?;
     let sampler = sampler(&settings, &mut remarks)?;
     for remark in remarks {
         note(format_args!("tiercel: {remark}"));
     }
     let (mode, name) = (settings.pages.mode.name(), sampler.name());
     let attachment = Attachment {
-        pid: args.pid,
+        target: target.clone(),
         machine,
         pages: settings.pages.clone(),
         fast: settings.fast,
@@ -51,9 +56,23 @@ pub fn attach(args: &AttachArgs) -> Result<()> {
             stop.store(true, Ordering::Release);
         });
     }
-    note(format_args!("tiercel: process {} by OS page, mode {mode}, sampler {name}", args.pid));
+    note(format_args!("tiercel: {target} by OS page, mode {mode}, sampler {name}"));
     let report = tier(attachment, &stop)?;
     if args.json { say_json(&report) } else { say(&text(&report)) }
+}
+
+/// What to tier. A control group may be given as below /sys/fs/cgroup, as `systemd-cgls` and
+/// /proc/PID/cgroup name them.
+fn target(args: &AttachArgs) -> Result<Target> {
+    match (args.pid, &args.cgroup) {
+        (Some(pid), _) => Ok(Target::Process(pid)),
+        (None, Some(path)) if path.starts_with(CGROUPS) => Ok(Target::Cgroup(path.clone())),
+        (None, Some(path)) => {
+            let below = path.strip_prefix("/").unwrap_or(path);
+            Ok(Target::Cgroup(Path::new(CGROUPS).join(below)))
+        }
+        (None, None) => bail!("attach to what? name --pid or --cgroup"),
+    }
 }
 
 /// The file's settings, with what the command line says on top.
@@ -113,14 +132,15 @@ fn text(report: &PagesReport) -> String {
         .collect();
     let failed = if failed.is_empty() { "nothing".to_owned() } else { failed.join(", ") };
     format!(
-        "process {}: {why} after {:.1}s, mode {}\n\
+        "{}: {why} after {:.1}s, mode {}; {} processes\n\
          accesses  {}: {} samples, {} lost, {} elsewhere; {} windows, {} unknown, {} slow\n\
          demand    {} asked, {} stayed, {} locked, {} dropped; {} ticks stopped\n\
          moves     {}: {} up, {} down, {} pairs exchanged, {:.2} ns a byte; {} rounds, {} refusals; \
          failed: {failed}\n",
-        report.pid,
+        report.target,
         report.seconds,
         report.mode.name(),
+        report.processes,
         report.sampler,
         report.samples,
         report.lost,

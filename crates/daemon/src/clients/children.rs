@@ -83,7 +83,7 @@ impl Children {
 }
 
 /// The children of all threads of a process; none where the kernel does not list them.
-fn children_of(pid: u32) -> Vec<u32> {
+pub(crate) fn children_of(pid: u32) -> Vec<u32> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
     let tasks = tasks.into_iter().flatten().flatten().take(TASKS_MAX);
     let read = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());

@@ -1,29 +1,32 @@
-//! Tiers a running process by OS page until it ends or the caller stops it.
+//! Tiers running processes by OS page until they end or the caller stops it.
 //! In: an [`Attachment`]. Out: a [`PagesReport`]. Knows nothing of terminals.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tiercel_ledger::movement::{Failure, Outcome};
-use tiercel_ledger::regions::{Evidence, GroupId, Regions, RegionsConfig, RegionsError, View};
+use tiercel_ledger::regions::{Evidence, GroupId, Regions, RegionsConfig, View};
 use tiercel_machine::number::{index, saturating_u64, signed, whole_ms};
 use tiercel_machine::{Machine, MoveRoom, NodeId};
-use tiercel_mover::{Errno, Mover};
+use tiercel_mover::{Kernel, Linux, Mover};
 use tiercel_policy::Limit;
 use tiercel_policy::pages::{
-    Estimate, PageDecision, PagesConfig, Places, PlacesError, Reserve, Rooms, Situation, Tiering,
+    Estimate, PageDecision, PagesConfig, Places, Reserve, Rooms, Situation, Tiering,
 };
-use tiercel_sampler::{Kind, Method, Sampler, SamplerError};
+use tiercel_sampler::{Kind, Method, Sampler};
 use tiercel_wire::{Now, Sample};
 
+use super::error::AttachError;
+use super::family::{Family, Target};
 use super::report::PagesReport;
 use super::rounds::{Done, Job};
-use super::watched::Watched;
 use super::worker::Worker;
 
 /// Time between two drains: a ring of 256 KiB has 6,500 faults, which come in 20 ms at 325,000 a
 /// second.
 const POLL: Duration = Duration::from_millis(20);
+/// New processes are looked for after this time, as the daemon does for children of its own.
+const FAMILY_EVERY: Duration = Duration::from_millis(250);
 /// Mappings are read again after this time (pages.md: each second).
 const MAPS_EVERY: Duration = Duration::from_secs(1);
 /// Whether memory is huge is looked up after this time: the kernel walks all page tables for it.
@@ -54,8 +57,8 @@ const COST_NS: std::ops::RangeInclusive<f64> = 0.05..=100.0;
 
 /// What to tier, and how.
 pub struct Attachment {
-    /// The process.
-    pub pid: u32,
+    /// Which processes.
+    pub target: Target,
     /// This machine.
     pub machine: Machine,
     /// The `[pages]` table.
@@ -68,52 +71,15 @@ pub struct Attachment {
     pub mover: Box<dyn Mover + Send>,
 }
 
-/// Why a process is not tiered.
-#[derive(Debug, thiserror::Error)]
-pub enum AttachError {
-    /// It is gone.
-    #[error("there is no process {0}")]
-    Gone(u32),
-    /// It is another user's.
-    #[error("process {0} is another user's: run as its user, or as root")]
-    Permission(u32),
-    /// The kernel refuses for another reason.
-    #[error("process {0}: {1}")]
-    Kernel(u32, Errno),
-    /// The machine gives no choice.
-    #[error("{0}")]
-    Places(#[from] PlacesError),
-    /// The machine is too large.
-    #[error("{0}")]
-    Regions(#[from] RegionsError),
-    /// A setting makes no sense here.
-    #[error("{0}")]
-    Config(#[from] tiercel_policy::ConfigError),
-    /// The sampler refuses the process.
-    #[error("{0}")]
-    Sampler(#[from] SamplerError),
-    /// The sampler scans page tables.
-    #[error(
-        "OS-page tiering needs to see who accesses: sampler {0} does not; use hint, perf or bpf \
-         (`tiercel doctor` says which work here)"
-    )]
-    Blind(&'static str),
-    /// No thread for the mover.
-    #[error("cannot start the mover's thread: {0}")]
-    Thread(#[from] std::io::Error),
-    /// The mover's thread panicked.
-    #[error("the mover ended by a defect; process {0} keeps its memory where it is")]
-    Mover(u32),
-}
-
-/// Tiers a process until it ends or `stop` is set. Nothing in it changes but where its memory is.
+/// Tiers processes until they end or `stop` is set. Nothing in them changes but where their memory
+/// is.
 ///
 /// # Errors
 /// Before anything is moved, all of [`AttachError`]; later [`AttachError::Mover`].
 pub fn attach(config: Attachment, stop: &AtomicBool) -> Result<PagesReport, AttachError> {
     let mut attached = Attached::new(config)?;
     let is_done = |attached: &Attached| {
-        stop.load(Ordering::Acquire) || attached.watched.has_ended() || attached.worker.has_failed()
+        stop.load(Ordering::Acquire) || attached.family.has_ended() || attached.worker.has_failed()
     };
     while !is_done(&attached) {
         attached.poll();
@@ -121,19 +87,12 @@ pub fn attach(config: Attachment, stop: &AtomicBool) -> Result<PagesReport, Atta
     }
     let has_failed = attached.worker.has_failed();
     let report = attached.end();
-    if has_failed { Err(AttachError::Mover(report.pid)) } else { Ok(report) }
-}
-
-/// Whether a process could be tiered: it lives and is ours.
-///
-/// # Errors
-/// See [`AttachError`].
-pub fn check(pid: u32) -> Result<(), AttachError> {
-    Watched::new(pid).map(drop).map_err(|errno| refusal(pid, errno))
+    if has_failed { Err(AttachError::Mover(report.target)) } else { Ok(report) }
 }
 
 struct Attached {
-    watched: Watched,
+    family: Family,
+    os_page_bytes: u64,
     regions: Regions,
     tiering: Tiering,
     estimate: Estimate,
@@ -164,6 +123,7 @@ struct Seen {
 
 /// When each thing was done last.
 struct Clocks {
+    family: Instant,
     maps: Instant,
     huge: Instant,
     window: Instant,
@@ -172,7 +132,7 @@ struct Clocks {
 
 impl Attached {
     fn new(config: Attachment) -> Result<Attached, AttachError> {
-        let Attachment { pid, machine, pages, fast, mut sampler, mover } = config;
+        let Attachment { target, machine, pages, fast, mut sampler, mover } = config;
         let places = Places::new(&machine, ASSUMED_GAP_NS)?;
         pages.check()?;
         pages.check_reserve(smallest_fast(&machine, &places))?;
@@ -182,18 +142,16 @@ impl Attached {
             _ => Evidence::Sampled,
         };
         let mut regions = Regions::new(regions_config(&machine, &places, &pages, evidence))?;
-        let mut watched = Watched::new(pid).map_err(|errno| refusal(pid, errno))?;
-        sampler.attach(pid)?;
-        watched.read_maps(&mut regions);
-        watched.read_huge(&mut regions);
-        let os_page_bytes = watched.os_page_bytes;
+        let report_target = target.to_string();
+        let family = Family::new(target, &mut regions, &mut *sampler)?;
+        let os_page_bytes = Linux::default().os_page_bytes();
         let room = read_room(os_page_bytes).unwrap_or_default();
         let fast_nodes = places.nodes().filter(|node| places.is_fast(*node));
         let bands = fast_nodes.map(|node| room.granted(node).to_high_bytes);
         let band_bytes = bands.max().unwrap_or(0);
         let now = Instant::now();
         let report = PagesReport {
-            pid,
+            target: report_target,
             mode: pages.mode,
             sampler: format!("{}: {}", sampler.name(), sampler.capabilities().source),
             ..PagesReport::default()
@@ -205,13 +163,14 @@ impl Attached {
             worker: Worker::start(mover, move || read_room(os_page_bytes))?,
             room,
             window: Duration::from_millis(pages.window_ms),
-            clocks: Clocks { maps: now, huge: now, window: now, tick: now },
+            clocks: Clocks { family: now, maps: now, huge: now, window: now, tick: now },
             began: now,
             samples: Vec::new(),
             located: 0,
             is_lossy: false,
             seen: Seen::default(),
-            watched,
+            family,
+            os_page_bytes,
             regions,
             sampler,
             machine,
@@ -281,22 +240,26 @@ impl Attached {
 
     /// Looks at mappings and places again.
     fn refresh(&mut self) {
+        if self.clocks.family.elapsed() >= FAMILY_EVERY {
+            self.clocks.family = Instant::now();
+            self.family.look(&mut self.regions, &mut *self.sampler);
+        }
         if self.clocks.maps.elapsed() >= MAPS_EVERY {
             self.clocks.maps = Instant::now();
-            self.watched.read_maps(&mut self.regions);
+            self.family.read_maps(&mut self.regions);
         }
         if self.clocks.huge.elapsed() >= HUGE_EVERY {
             self.clocks.huge = Instant::now();
-            self.watched.read_huge(&mut self.regions);
+            self.family.read_huge(&mut self.regions);
         }
-        let all = index(self.regions.mapped_bytes() / self.watched.os_page_bytes);
+        let all = index(self.regions.mapped_bytes() / self.os_page_bytes);
         let pages = if self.located < all { LOCATED_AT_FIRST } else { LOCATED_PER_POLL };
-        self.located = self.located.saturating_add(self.watched.locate(&mut self.regions, pages));
+        self.located = self.located.saturating_add(self.family.locate(&mut self.regions, pages));
     }
 
     fn decide(&mut self) {
         let demand = self.regions.take_demand();
-        if demand.is_empty() || self.watched.has_ended() {
+        if demand.is_empty() || self.family.has_ended() {
             return;
         }
         let rooms = self.rooms();
@@ -311,8 +274,7 @@ impl Attached {
     }
 
     fn rooms(&mut self) -> Rooms {
-        let os_page_bytes = self.watched.os_page_bytes;
-        self.room = read_room(os_page_bytes).unwrap_or_default();
+        self.room = read_room(self.os_page_bytes).unwrap_or_default();
         let (places, room) = (self.tiering.places(), &self.room);
         let free = free_bytes(places, room);
         let mut rooms = Rooms::new(places, &free, self.reserve);
@@ -322,7 +284,7 @@ impl Attached {
         rooms.keep_slow(&kept);
         let on = |node| self.regions.counts(node).iter().sum::<u64>();
         let held = |nodes: &mut dyn Iterator<Item = NodeId>| {
-            nodes.map(on).sum::<u64>() * self.watched.os_page_bytes
+            nodes.map(on).sum::<u64>() * self.os_page_bytes
         };
         let limit = match self.fast {
             Limit::Capacity => return rooms,
@@ -345,11 +307,11 @@ impl Attached {
             if outcome.moved_bytes > 0 {
                 self.tiering.moved((asked.pid, asked.addr), window);
             }
-            let pages = index(asked.bytes / self.watched.os_page_bytes);
+            let pages = index(asked.bytes / self.os_page_bytes);
             if outcome.resident_bytes == asked.bytes {
                 self.regions.set_residency(asked.pid, asked.addr, &vec![Some(asked.to); pages]);
             } else {
-                self.watched.locate_range(&mut self.regions, asked.addr, pages);
+                self.family.locate_range(&mut self.regions, asked.pid, asked.addr, pages);
             }
         }
         if bytes > 0 {
@@ -359,13 +321,14 @@ impl Attached {
         }
     }
 
-    /// Detaches: the process keeps its memory where it is.
+    /// Detaches: processes keep their memory where it is.
     fn end(mut self) -> PagesReport {
-        let ended = self.watched.has_ended();
-        self.sampler.detach(self.watched.pid);
+        let ended = self.family.has_ended();
+        self.family.detach(&mut *self.sampler);
         self.report.done(&self.worker.finish());
         PagesReport {
             process_ended: ended,
+            processes: self.family.seen,
             seconds: self.began.elapsed().as_secs_f64(),
             move_ns_per_byte: self.estimate.move_ns_per_byte,
             ..self.report
@@ -440,12 +403,4 @@ fn reserve(pages: &PagesConfig, machine: &Machine, band_bytes: u64) -> Reserve {
 fn smallest_fast(machine: &Machine, places: &Places) -> u64 {
     let fast = machine.nodes.iter().filter(|node| places.is_fast(node.id));
     fast.map(|node| node.capacity_bytes).min().unwrap_or(0)
-}
-
-fn refusal(pid: u32, errno: Errno) -> AttachError {
-    match errno {
-        Errno(libc::ESRCH | libc::EINVAL) => AttachError::Gone(pid),
-        Errno(libc::EPERM | libc::EACCES) => AttachError::Permission(pid),
-        other => AttachError::Kernel(pid, other),
-    }
 }

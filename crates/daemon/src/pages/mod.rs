@@ -1,5 +1,5 @@
-//! OS-page tiering of a running process, without anything in it.
-//! In: a process, a machine, a sampler. Out: moves executed, a report. Knows nothing of sessions
+//! OS-page tiering of running processes, without anything in them.
+//! In: processes, a machine, a sampler. Out: moves executed, a report. Knows nothing of sessions
 //! and objects.
 //!
 //! ```text
@@ -9,11 +9,15 @@
 //! ```
 
 mod attached;
+mod error;
+mod family;
 mod maps;
 mod report;
 mod rounds;
 mod watched;
 mod worker;
 
-pub use attached::{AttachError, Attachment, attach, check};
+pub use attached::{Attachment, attach};
+pub use error::AttachError;
+pub use family::Target;
 pub use report::PagesReport;

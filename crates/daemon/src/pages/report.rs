@@ -1,4 +1,4 @@
-//! What tiering a process by OS page did.
+//! What tiering by OS page did.
 //! In: decisions, outcomes. Out: [`PagesReport`]. Knows nothing of how it is shown.
 
 use std::collections::BTreeMap;
@@ -13,13 +13,15 @@ use crate::moves::log::kebab;
 /// See the module.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct PagesReport {
-    /// The process.
-    pub pid: u32,
+    /// Which process or control group.
+    pub target: String,
+    /// Processes that were tiered: it and what it started, or those of the group.
+    pub processes: u64,
     /// What decided.
     pub mode: Mode,
     /// What observed.
     pub sampler: String,
-    /// Whether the process ended, rather than this command.
+    /// Whether the processes ended, rather than this command.
     pub process_ended: bool,
     /// Seconds from attaching to detaching.
     pub seconds: f64,

@@ -44,11 +44,11 @@ impl Watched {
         poll(&mut ended, Some(&now)).is_ok_and(|ready| ready > 0)
     }
 
-    /// Reads what is mapped; false when it could not be read.
-    pub fn read_maps(&mut self, regions: &mut Regions) -> bool {
-        let Some(text) = self.read("maps") else { return false };
-        regions.set_mappings(self.pid, GroupId(0), &maps::areas(&text));
-        true
+    /// Reads what is mapped.
+    pub fn read_maps(&mut self, regions: &mut Regions) {
+        if let Some(text) = self.read("maps") {
+            regions.set_mappings(self.pid, GroupId(0), &maps::areas(&text));
+        }
     }
 
     /// Looks whether most of it is in huge OS pages.
@@ -65,15 +65,6 @@ impl Watched {
         let mut text = String::new();
         file.take(MAPS_BYTES_MAX).read_to_string(&mut text).ok()?;
         Some(text)
-    }
-
-    /// Looks up where so many OS pages are, in turns; returns how many it were.
-    pub fn locate(&mut self, regions: &mut Regions, pages: usize) -> usize {
-        let ranges = regions.to_locate(pages);
-        for (_, addr, pages) in &ranges {
-            self.locate_range(regions, *addr, *pages);
-        }
-        ranges.iter().map(|(_, _, pages)| pages).sum()
     }
 
     /// Looks up where OS pages are from an address on.

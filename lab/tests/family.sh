@@ -1,0 +1,90 @@
+#!/bin/sh
+# what: children of an attached process, and processes of a control group, are tiered with it
+# machines: two-socket-optane
+# programs: tiercel placed filled residency
+# limit: 200
+
+# Each process has 4 MiB hot on Optane (node 2), accessed from socket 0, and 8 MiB cold in its DRAM
+# (node 0), which is full: there the kernel moves nothing by itself.
+SCAN=/sys/kernel/debug/sched/numa_balancing
+[ -d "$SCAN" ] || mount -t debugfs none /sys/kernel/debug
+knobs() { cat /proc/sys/kernel/numa_balancing "$SCAN"/scan_* | tr '\n' ' '; }
+found=$(knobs)
+echo '[pages]
+window_ms = 200' > settings
+
+# hot_in_dram PID LOG: OS pages of its hot range on node 0
+hot_in_dram() {
+    set -- "$1" $(awk '$1 == "hot" { print $2, $3 }' "$2")
+    residency "$1" "$2" "$3" | awk '$1 == "node" && $2 == 0 { all = $3 } END { print all + 0 }'
+}
+is_moved() { [ "$(hot_in_dram "$1" "$2")" -ge 920 ]; }
+
+# fill KIB: all of node 0 but this
+fill() {
+    filled "$1" 0 > filled.log 2>&1 &
+    filler=$!
+    wait_for 60 grep -q full filled.log || not_ok "node 0 fills up" "$(cat filled.log)"
+}
+
+# A shell that starts its program after it was attached to.
+sh -c 'while [ ! -e go ]; do sleep 0.1; done
+    placed 0 8192 0 4096 2 > child.log & echo $! > child; wait' &
+parent=$!
+fill 7168
+tiercel attach --pid "$parent" --mode opmx --config settings > report 2>&1 &
+tiercel=$!
+wait_for 20 grep -q "by OS page" report
+touch go
+wait_for 20 grep -q ready child.log || not_ok "the child starts" "$(cat child.log)"
+child=$(cat child)
+wait_for 60 is_moved "$child" child.log
+at_least "OS pages of 1024 that a child has in DRAM" 920 "$(hot_in_dram "$child" child.log)"
+kill "$child"
+wait "$tiercel"
+equal "attach ends when the last process has ended" 0 $?
+show report
+at_least "processes that the report counts" 2 \
+    "$(awk '/processes$/ { print $(NF - 1) }' report)"
+contains "no byte of the child is lost" intact child.log
+equal "the knobs are as they were found" "$found" "$(knobs)"
+
+kill -KILL "$filler"
+
+# A control group with two processes, one of them in a group below.
+CGROUPS=/sys/fs/cgroup
+[ -e "$CGROUPS/cgroup.procs" ] || mount -t cgroup2 none "$CGROUPS"
+mkdir -p "$CGROUPS/tenant/below"
+sleep 1
+fill 15360
+placed 0 8192 0 4096 2 > one.log &
+one=$!
+placed 0 8192 0 4096 2 > two.log &
+two=$!
+echo "$one" > "$CGROUPS/tenant/cgroup.procs"
+echo "$two" > "$CGROUPS/tenant/below/cgroup.procs"
+wait_for 20 grep -q ready one.log
+wait_for 20 grep -q ready two.log
+tiercel attach --cgroup /tenant --mode opmx --config settings > report 2>&1 &
+tiercel=$!
+both_in_dram() { echo $(($(hot_in_dram "$one" one.log) + $(hot_in_dram "$two" two.log))); }
+is_begun() { [ "$(both_in_dram)" -ge 512 ]; }
+wait_for 100 is_begun
+kill "$tiercel"
+wait "$tiercel"
+at_least "OS pages of 2048 that both have in DRAM" 512 "$(both_in_dram)"
+show report
+contains "the report names the control group" "control group /sys/fs/cgroup/tenant" report
+equal "and counts its processes" 2 "$(awk '/processes$/ { print $(NF - 1) }' report)"
+at_least "MiB that Tiercel moved up of both" 2 "$(awk '/^moves/ { print int($3) }' report)"
+kill "$one" "$two"
+kill -KILL "$filler"
+wait "$one" "$two"
+contains "no byte of the first is lost" intact one.log
+contains "nor of the second" intact two.log
+
+tiercel attach --cgroup /tenant > output 2>&1 && not_ok "an empty group is refused" "it was not"
+contains "an empty group is refused" "no process is in control group" output
+tiercel attach --cgroup /nowhere > output 2>&1 && not_ok "an unknown group is refused" "it was not"
+contains "an unknown group is refused" "is no control group" output
+equal "and the knobs are as they were found" "$found" "$(knobs)"
