@@ -32,8 +32,10 @@ move_range "$pid" "$address" "$bytes" 9 > moves
 contains "a node that does not exist is named as the reason" "failed NoNode" moves
 at_least "and nothing has moved" 6143 "$(on 2)"
 
-# 8 MiB free, a third of the object: what the kernel keeps in per-CPU lists does not matter.
-hog 1 8192 > hog.log &
+# 12 MiB free, half of the object: above the node's high watermark of 9.4 MiB, below which the
+# kernel reclaims, and ends programs where it finds nothing. What it keeps in per-CPU lists does not
+# matter.
+hog 1 12288 > hog.log &
 wait_for 30 grep -q full hog.log || not_ok "node 1 fills up" "$(cat hog.log)"
 move_range "$pid" "$address" "$bytes" 1 > moves
 contains "a full node is named as the reason" "failed NoMemory" moves

@@ -8,7 +8,9 @@
 //! ```
 //! When a tick is late by half of one, rings are no longer drained in pauses.
 //! What ends an interval or decides does not run in a pause, and no work pauses within another: the
-//! handler sees objects, processes and clients come and go, and nothing else.
+//! handler sees objects, processes and clients come and go, and nothing else. A pause serves every
+//! component, so what works in pieces has the whole daemon, where other handlers name the
+//! components that they need.
 
 use super::Daemon;
 use crate::births;
