@@ -9,22 +9,7 @@ clang=clang-19
 rm -rf "$at"
 mkdir -p "$at"
 cd "$at" || exit 1
-passed=0 failed=0
-
-# name, command...: succeeds, or its output is shown
-check() {
-    name=$1
-    shift
-    if "$@" >"$at/log" 2>&1; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "$name FAILED"
-        cat "$at/log"
-    fi
-}
-
-has_checks() { nm "$1" | grep -q ' tiercel_probe_limit$'; }
+. "$tests/check.sh"
 
 # Both print the same and end alike.
 same() { # words
@@ -166,5 +151,4 @@ check "no clang 19" refuses 125 "apt install clang-19" env PATH=/nowhere "$tierc
 alone() { cp "$tiercel" alone && refuses 125 "cargo xtask compiler" ./alone cc -c a.c; }
 check "no plug-in" alone
 
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ]
+verdict

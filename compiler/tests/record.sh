@@ -9,20 +9,7 @@ tiercel=$2
 rm -rf "$at"
 mkdir -p "$at"
 cd "$at" || exit 1
-passed=0 failed=0
-
-# name, command...: succeeds, or its output is shown
-check() {
-    name=$1
-    shift
-    if "$@" >"$at/log" 2>&1; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "$name FAILED"
-        cat "$at/log"
-    fi
-}
+. "$tests/check.sh"
 
 # Misses of a site by its label: reads, writes.
 misses() { # label
@@ -104,5 +91,4 @@ fidelity() {
 }
 check "fidelity of xsbench at 1/32" fidelity
 
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ]
+verdict

@@ -8,24 +8,11 @@ clangxx=$(echo "$clang" | sed 's/clang/clang++/')
 tests=$(dirname "$0")
 at=$out/tests
 mkdir -p "$at"
-passed=0 failed=0
+. "$tests/check.sh"
 
 plugin=-fpass-plugin=$out/libtiercel_pass.so
 probe=$out/libtiercel_probe.a
 lto="-fuse-ld=lld -Wl,--load-pass-plugin=$out/libtiercel_pass.so"
-
-# name, command...: succeeds, or its output is shown
-check() {
-    name=$1
-    shift
-    if "$@" >"$at/log" 2>&1; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "$name FAILED"
-        cat "$at/log"
-    fi
-}
 
 # Lines that are reported: the harness is compiled plainly, the patterns with the plug-in.
 lines() { # how to compile, argument of the test, how to link
@@ -44,8 +31,6 @@ digest() { # compiler, source, flags, further flags of what has the probe
         "$at/plain" >"$at/plain.out" && "$at/probed" >"$at/probed.out" &&
         cmp "$at/plain.out" "$at/probed.out" && has_checks "$at/probed" && ! has_checks "$at/plain"
 }
-
-has_checks() { nm "$1" | grep -q ' tiercel_probe_limit$'; }
 
 for level in -O0 -O1 -O2 -O3; do
     check "lines $level" lines "$level $plugin" ""
@@ -73,5 +58,4 @@ if command -v clang >/dev/null && ! clang --version | grep -q "version 19"; then
     check "another LLVM is refused" refused
 fi
 
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ]
+verdict

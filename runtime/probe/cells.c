@@ -41,21 +41,22 @@ static bool report_cell(const struct tcl_cell *cell) {
 }
 
 /* The same, where nothing else is left to be done with it: waits for room, unless that was in vain
- * before. False: it is lost, and counted. */
-static bool report_cell_at_last(struct tcl_cells *all, const struct tcl_cell *cell) {
+ * before. What has none is lost, and counted. */
+static void report_cell_at_last(struct tcl_cells *all, const struct tcl_cell *cell) {
     const struct timespec step = {.tv_nsec = WAIT_STEP_NS};
-    int saved = errno;
     bool is_reported = report_cell(cell);
-    uint64_t until_ms = tcl_now_ms() + (all->waits_in_vain || tcl_is_filtered() ? 0 : WAIT_MS);
-    while (!is_reported && tcl_attached() && tcl_now_ms() < until_ms) {
-        syscall(SYS_nanosleep, &step, NULL);
-        is_reported = report_cell(cell);
+    if (!is_reported && !all->waits_in_vain && !tcl_is_filtered()) {
+        int saved = errno;
+        uint64_t until_ms = tcl_now_ms() + WAIT_MS;
+        while (!is_reported && tcl_attached() && tcl_now_ms() < until_ms) {
+            syscall(SYS_nanosleep, &step, NULL);
+            is_reported = report_cell(cell);
+        }
+        errno = saved;
     }
     all->waits_in_vain = !is_reported;
     if (!is_reported)
         tcl_lose_misses(cell->reads + cell->writes);
-    errno = saved;
-    return is_reported;
 }
 
 /* Reports at most `most` cells, the oldest first. */

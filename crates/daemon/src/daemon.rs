@@ -21,6 +21,7 @@ use crate::births::{self, Early};
 use crate::clients::children::Children;
 use crate::clients::client::Client;
 use crate::clients::heads::Heads;
+use crate::clients::misses::Misses;
 use crate::clients::turns::TURN_UNITS;
 use crate::config::DaemonConfig;
 use crate::cpu;
@@ -442,7 +443,9 @@ impl Daemon {
             self.summary.problem(error.to_string());
         }
         session.set_backing(self.config.backing);
-        self.sampling.probe().iter().for_each(|terms| session.set_probe(terms));
+        if let Some(terms) = self.sampling.probe() {
+            session.set_probe(&terms);
+        }
     }
 
     fn attach(&mut self, mut arrival: Arrival, number: u32, parent: Option<u32>, now_ms: u64) {
@@ -451,6 +454,7 @@ impl Daemon {
         let mut client = Client::new(arrival, number, allowance, now_ms);
         let fast = |node: &&NodeId| self.tiers.is_fast(**node);
         client.heads = Heads::of(self.tiers.arenas.iter().take_while(fast).count());
+        client.misses = self.sampling.probe().map(|_| Misses::default());
         self.moving.queue.came(Arc::clone(&client.peer));
         self.sockets.handshake.came(client.pid, client.user);
         self.tracking.insert(client, parent, now_ms);
@@ -493,8 +497,8 @@ impl Daemon {
         let now_ms = self.now_ms();
         let timeline = self.timeline;
         self.tracking.drain_last(number, &mut self.moving.queue, &timeline, units);
-        self.take_misses();
         if self.sampling.probe().is_some() {
+            self.take_misses();
             self.drain_samples();
         }
         self.attribute();
@@ -611,8 +615,11 @@ impl Daemon {
         self.tracking.ledger.forget_before(drained.complete_ns);
     }
 
-    /// The sampler learns of what compiled code reported.
+    /// The sampler learns of what compiled code reported, if that is asked.
     fn take_misses(&mut self) {
+        if self.sampling.probe().is_none() {
+            return;
+        }
         let (misses, lost) = self.tracking.take_misses();
         self.sampling.reported(&misses, lost);
     }

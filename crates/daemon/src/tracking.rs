@@ -227,12 +227,9 @@ impl Tracking {
 
     /// What compiled code reported since the last call, and how many misses it could not report.
     pub(crate) fn take_misses(&mut self) -> (Vec<Sample>, u64) {
-        let (mut misses, mut lost) = (Vec::new(), 0);
-        for client in self.clients.iter_mut() {
-            misses.append(&mut client.misses.found);
-            lost += client.take_lost_misses();
-        }
-        (misses, lost)
+        let mut found = Vec::new();
+        let lost = self.clients.iter_mut().map(|client| client.take_misses(&mut found)).sum();
+        (found, lost)
     }
 
     /// Attributes the samples that need not wait any longer to objects and their sites; the plan

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tiercel_broker::Peer;
 use tiercel_ledger::{Ledger, Slice};
-use tiercel_wire::{Drained, Flags, ObjectSnapshot, Record, Session, TableSlice, Timeline};
+use tiercel_wire::{Drained, Flags, ObjectSnapshot, Record, Sample, Session, TableSlice, Timeline};
 
 /// Records taken of a process that has left: all of its rings, 1024 of 4096 records. A child that
 /// keeps its session could write for ever.
@@ -86,8 +86,8 @@ pub struct Client {
     pub(crate) heads: Heads,
     /// Its modules' data.
     statics: Statics,
-    /// What its compiled code reported.
-    pub(crate) misses: Misses,
+    /// What its compiled code reported; `None` where it is not asked.
+    pub(crate) misses: Option<Misses>,
     /// A mapped object that was born, until it is known what it shows.
     unshared: Option<Record>,
     /// Where its object table is being read.
@@ -142,7 +142,7 @@ impl Client {
             uses: ClientUses::new(allowance),
             heads: Heads::default(),
             statics: Statics::default(),
-            misses: Misses::default(),
+            misses: None,
             unshared: None,
             scan: None,
             counts_late_births: false,
@@ -295,7 +295,7 @@ impl Client {
                     continue;
                 }
                 Record::Misses { .. } => {
-                    self.misses.take(self.pid, record);
+                    self.misses.iter_mut().for_each(|misses| misses.take(self.pid, record));
                     continue;
                 }
                 Record::Share { addr, share, .. } => {
@@ -321,9 +321,12 @@ impl Client {
         drained
     }
 
-    /// Misses that its compiled code could not report since the last call.
-    pub(crate) fn take_lost_misses(&mut self) -> u64 {
-        self.misses.newly_lost(self.session.lost_misses())
+    /// Moves to `found` what its compiled code reported since the last call; how many misses it
+    /// could not report.
+    pub(crate) fn take_misses(&mut self, found: &mut Vec<Sample>) -> u64 {
+        let Some(misses) = &mut self.misses else { return 0 };
+        found.append(&mut misses.found);
+        misses.newly_lost(self.session.lost_misses())
     }
 
     fn count_birth(&mut self, ledger: &Ledger, born: Born, flags: Flags) {

@@ -99,7 +99,6 @@ struct Attached {
     sampler: Box<dyn Sampler>,
     worker: Worker,
     machine: Machine,
-    room: MoveRoom,
     reserve: Reserve,
     fast: Limit,
     window: Duration,
@@ -161,7 +160,6 @@ impl Attached {
             reserve: reserve(&pages, &machine, band_bytes),
             tiering: Tiering::new(pages.mode, places),
             worker: Worker::start(mover, move || read_room(os_page_bytes))?,
-            room,
             window: Duration::from_millis(pages.window_ms),
             clocks: Clocks { family: now, maps: now, huge: now, window: now, tick: now },
             began: now,
@@ -273,10 +271,10 @@ impl Attached {
         }
     }
 
-    fn rooms(&mut self) -> Rooms {
-        self.room = read_room(self.os_page_bytes).unwrap_or_default();
-        let (places, room) = (self.tiering.places(), &self.room);
-        let free = free_bytes(places, room);
+    fn rooms(&self) -> Rooms {
+        let room = read_room(self.os_page_bytes).unwrap_or_default();
+        let places = self.tiering.places();
+        let free = free_bytes(places, &room);
         let mut rooms = Rooms::new(places, &free, self.reserve);
         // What programs leave free: to take it would start the kernel's reclaim.
         let kept: Vec<(NodeId, u64)> =

@@ -2,9 +2,7 @@
 //! what the daemon found in their rings. Out: samples. Knows nothing of how they find their misses
 //! (`runtime/probe`), but says through which caches.
 
-use std::collections::HashSet;
 use std::path::Path;
-use std::time::Duration;
 
 use tiercel_wire::{Now, ProbeTerms, Sample};
 
@@ -24,7 +22,6 @@ const HELD_NS: u64 = 1_000_000_000;
 /// See the module.
 pub struct CompiledSampler {
     terms: ProbeTerms,
-    processes: HashSet<u32>,
     waiting: Vec<Sample>,
     lost: u64,
     cost: Cost,
@@ -49,7 +46,6 @@ impl CompiledSampler {
         };
         Ok(CompiledSampler {
             terms: ProbeTerms { shift: config.rate.shift(), caches },
-            processes: HashSet::new(),
             waiting: Vec::new(),
             lost: 0,
             cost: Cost::default(),
@@ -66,14 +62,11 @@ impl Sampler for CompiledSampler {
         Method::Misses
     }
 
-    fn attach(&mut self, pid: u32) -> Result<(), SamplerError> {
-        self.processes.insert(pid);
+    fn attach(&mut self, _pid: u32) -> Result<(), SamplerError> {
         Ok(())
     }
 
-    fn detach(&mut self, pid: u32) {
-        self.processes.remove(&pid);
-    }
+    fn detach(&mut self, _pid: u32) {}
 
     fn watch(&mut self, _pid: u32, _ranges: &[std::ops::Range<u64>]) {}
 
@@ -120,7 +113,7 @@ impl Sampler for CompiledSampler {
     }
 
     fn cost(&self) -> Cost {
-        Cost { program_cpu: Duration::ZERO, ..self.cost }
+        self.cost
     }
 }
 
