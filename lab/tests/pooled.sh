@@ -4,8 +4,16 @@
 # programs: tiercel libtiercel.so vmem_checker json
 # limit: 180
 
+# A pool fills as the daemon starts. A program that asks meanwhile waits for seconds at most, and
+# then for none of the next ten.
+cat > when_ready <<'END'
+until [ "$(tiercel status --json | grep -o '"ready_bytes":201326592' | wc -l)" -eq 2 ]; do
+    usleep 100000
+done
+exec vmem_checker 3 16 1
+END
 tiercel run --sampler none --pool 0=192MiB --pool 1=192MiB --json --output summary \
-    -- vmem_checker 3 16 1 > log 2> errors
+    -- sh when_ready > log 2> errors
 equal "no write lost, no value torn" 0 $?
 show errors
 show log

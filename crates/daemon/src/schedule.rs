@@ -6,6 +6,7 @@ use crate::config::DaemonConfig;
 use crate::net::socket_dir::Access;
 use std::time::Duration;
 use tiercel_machine::number::saturating_u64;
+use tiercel_policy::TickSchedule;
 use tiercel_wire::layout::RING_RECORDS;
 
 /// Longest the loop sleeps when nothing is due, milliseconds. Nothing depends on it but how late
@@ -26,25 +27,12 @@ const DRAIN_TIME_SHARE: f64 = 1.0 / 8.0;
 /// waits for them, and all that wait for the loop with it.
 const FLOOD_TIME_SHARE: f64 = 0.5;
 
-/// Share of a CPU that ticks may take while they are shorter than the usual ones.
-const TICK_TIME_SHARE: f64 = 0.01;
-
-/// Each tick is so much longer than the last one, until it has the usual length: while what is
-/// known is not settled, and once it is. From 32 ms to 2 s these are 19 ticks within ten seconds,
-/// and 6 within two.
-const LONGER: [f64; 2] = [1.25, 2.0];
-
 /// Due times on the daemon's clock, milliseconds.
 #[derive(Debug)]
 pub(crate) struct Schedule {
-    /// The usual time between two ticks, and the shortest.
+    /// The usual time between two ticks.
     tick_ms: u64,
-    first_tick_ms: u64,
-    /// The present one.
-    tick_every_ms: u64,
-    tick_due_ms: u64,
-    /// When the last tick was paid off: no shorter one comes before.
-    tick_earned_ms: u64,
+    ticks: TickSchedule,
     /// Shortest and longest time between two drains.
     drain_bounds_ms: (u64, u64),
     drain_every_ms: u64,
@@ -57,13 +45,7 @@ impl Schedule {
     pub(crate) fn new(config: &DaemonConfig) -> Schedule {
         Schedule {
             tick_ms: config.tick_ms,
-            first_tick_ms: match config.first_tick_ms {
-                0 => config.tick_ms,
-                first => first.min(config.tick_ms),
-            },
-            tick_every_ms: config.tick_ms,
-            tick_due_ms: config.tick_ms,
-            tick_earned_ms: 0,
+            ticks: TickSchedule::new(config.tick_ms, config.first_tick_ms),
             drain_bounds_ms: (config.poll_min_ms, config.poll_max_ms),
             drain_every_ms: config.poll_max_ms,
             drain_due_ms: 0,
@@ -79,7 +61,7 @@ impl Schedule {
     pub(crate) fn poll_timeout(&self, now_ms: u64, has_work: bool, is_ticking: bool) -> Duration {
         let mut due_ms = now_ms + IDLE_MS;
         if !is_ticking {
-            due_ms = due_ms.min(self.tick_due_ms);
+            due_ms = due_ms.min(self.ticks.due_ms());
         }
         if has_work {
             due_ms = due_ms.min(self.drain_due_ms);
@@ -92,12 +74,12 @@ impl Schedule {
     }
 
     pub(crate) fn is_tick_due(&self, now_ms: u64) -> bool {
-        now_ms >= self.tick_due_ms
+        now_ms >= self.ticks.due_ms()
     }
 
     /// Whether a tick is late by half of a usual one: what it waited for then waits for it.
     pub(crate) fn is_tick_overdue(&self, now_ms: u64) -> bool {
-        now_ms >= self.tick_due_ms + self.tick_ms / 2
+        now_ms >= self.ticks.due_ms() + self.tick_ms / 2
     }
 
     /// What was begun goes on as soon as others were served.
@@ -134,26 +116,17 @@ impl Schedule {
 
     /// Something began of which nothing is known: ticks are short again, as far as that was earned.
     pub(crate) fn hasten(&mut self, now_ms: u64) {
-        self.tick_every_ms = self.first_tick_ms;
-        let first_ms = (now_ms + self.first_tick_ms).max(self.tick_earned_ms);
-        self.tick_due_ms = self.tick_due_ms.min(first_ms);
+        self.ticks.hasten(now_ms);
     }
 
     /// Time from the last tick to the next, milliseconds.
     pub(crate) fn tick_every_ms(&self) -> u64 {
-        self.tick_every_ms
+        self.ticks.every_ms()
     }
 
-    /// A tick ended its interval and took so long; returns how late it was, milliseconds. A late
-    /// tick does not make the next ones early.
+    /// A tick ended its interval and took so long; returns how late it was, milliseconds.
     pub(crate) fn ticked(&mut self, took: Duration, is_settled: bool, now_ms: u64) -> u64 {
-        let late_ms = now_ms.saturating_sub(self.tick_due_ms);
-        let longer = self.tick_every_ms as f64 * LONGER[usize::from(is_settled)];
-        let earned_ms = pause_ms(took, TICK_TIME_SHARE);
-        self.tick_every_ms = saturating_u64(longer).max(earned_ms).min(self.tick_ms);
-        self.tick_due_ms = now_ms.max(self.tick_due_ms) + self.tick_every_ms;
-        self.tick_earned_ms = now_ms + earned_ms;
-        late_ms
+        self.ticks.ticked(took, is_settled, now_ms)
     }
 }
 
@@ -227,32 +200,6 @@ mod tests {
     }
 
     #[test]
-    fn a_late_tick_is_measured_and_does_not_make_the_next_ones_early() {
-        let config = DaemonConfig::new(&crate::config::Settings::default()).unwrap();
-        let config = DaemonConfig { tick_ms: 100, ..config };
-        let mut schedule = Schedule::new(&config);
-        assert_eq!(schedule.ticked(Duration::ZERO, false, 100), 0);
-        assert_eq!(schedule.ticked(Duration::ZERO, false, 350), 150);
-        assert!(!schedule.is_tick_due(449) && schedule.is_tick_due(450));
-    }
-
-    #[test]
-    fn processes_that_come_all_the_time_cause_no_more_ticks_than_are_earned() {
-        let config = DaemonConfig::new(&crate::config::Settings::default()).unwrap();
-        let mut schedule = Schedule::new(&DaemonConfig { first_tick_ms: 32, ..config });
-        let mut ticks = 0;
-        for now_ms in 0..10_000 {
-            schedule.hasten(now_ms);
-            if schedule.is_tick_due(now_ms) {
-                schedule.ticked(Duration::from_millis(4), false, now_ms);
-                ticks += 1;
-            }
-        }
-        // One each 400 ms: 4 ms are a hundredth of that.
-        assert_eq!(ticks, 25);
-    }
-
-    #[test]
     fn while_a_tick_waits_for_drains_the_loop_sleeps_until_they_are_due() {
         let mut config = DaemonConfig::new(&crate::Settings::default()).unwrap();
         config.access = Access::AllUsers;
@@ -272,32 +219,6 @@ mod tests {
         assert!(!schedule.is_tick_overdue(160), "the next one is not due");
         schedule.hasten(170);
         assert!(!schedule.is_tick_overdue(227) && schedule.is_tick_overdue(228));
-    }
-
-    /// Times of the ticks after something began at 10 s, until they have the usual length.
-    fn ticks(first_tick_ms: u64, took_ms: u64, is_settled: bool) -> Vec<u64> {
-        let config = DaemonConfig::new(&crate::config::Settings::default()).unwrap();
-        let mut schedule = Schedule::new(&DaemonConfig { first_tick_ms, ..config });
-        schedule.ticked(Duration::ZERO, true, 9_999);
-        schedule.hasten(10_000);
-        let mut ticks = Vec::new();
-        while ticks.is_empty() || schedule.tick_every_ms() < 2000 {
-            let now_ms = schedule.tick_due_ms;
-            ticks.push(now_ms - 10_000);
-            schedule.ticked(Duration::from_millis(took_ms), is_settled, now_ms);
-        }
-        ticks
-    }
-
-    #[test]
-    fn first_ticks_are_short_and_lengthen_as_what_is_known_settles() {
-        assert_eq!(ticks(32, 0, true), [32, 96, 224, 480, 992, 2016]);
-        let unsettled = ticks(32, 0, false);
-        assert_eq!((unsettled[0], unsettled[4], unsettled.len()), (32, 261, 19));
-        assert!((8_000..10_000).contains(unsettled.last().unwrap()), "{unsettled:?}");
-        // Ticks of 5 ms take their hundredth of a CPU, and with 0 all are equally long.
-        assert_eq!(ticks(32, 5, true), [32, 532, 1532]);
-        assert_eq!(ticks(0, 0, true), [1999]);
     }
 
     #[test]

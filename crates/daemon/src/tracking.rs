@@ -302,8 +302,8 @@ impl Tracking {
 
     /// A pass that counts what lives and finds extents whose residency is stale; `None` while the
     /// last one is not paid off.
-    pub(crate) fn counting(&self, tick_ms: u64, now_ms: u64) -> Option<Counting> {
-        self.residency.is_due(now_ms).then(|| self.residency.counting(now_ms, tick_ms))
+    pub(crate) fn counting(&self, now_ms: u64) -> Option<Counting> {
+        self.residency.is_due(now_ms).then(|| self.residency.counting(now_ms))
     }
 
     /// The pass, and what went with it, took so long.

@@ -4,6 +4,10 @@
 use tiercel_machine::NodeId;
 use tiercel_wire::Version;
 
+/// For so long, at least and at most, it is believed where an extent was found, milliseconds. At
+/// least: the shortest tick. At most: chosen, not measured; what the kernel moves is found then.
+const BELIEVED_MS: (u64, u64) = (32, 10_000);
+
 /// One piece of an object, tiered on its own. A copy: it does not change with the ledger.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Extent<'a> {
@@ -62,6 +66,17 @@ impl Extent<'_> {
     #[inline]
     pub fn is_mixed(&self) -> bool {
         self.is_block && self.site == 0
+    }
+
+    /// Whether it is time to look again where it lies, as memory is touched after its birth and the
+    /// kernel moves it as well. What was found at an age is believed for as long again; where the
+    /// extent was never looked up, that is asked for elsewhere.
+    pub fn is_residency_stale(&self, now_ms: u64) -> bool {
+        self.residency.as_of_ms.is_some_and(|as_of_ms| {
+            let (least_ms, most_ms) = BELIEVED_MS;
+            let believed_ms = as_of_ms.saturating_sub(self.born_ms).clamp(least_ms, most_ms);
+            now_ms.saturating_sub(as_of_ms) >= believed_ms
+        })
     }
 
     /// Bytes it takes in memory: its resident bytes where they are known, else its size

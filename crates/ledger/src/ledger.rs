@@ -86,6 +86,8 @@ pub struct Ledger {
     pub(crate) sizing: ExtentSizing,
     pub(crate) latencies: LatencyByNode,
     pub(crate) values: Values,
+    /// How long the open interval is expected to be.
+    pub(crate) present_tick_ms: u64,
     /// `None` before [`Ledger::listen`].
     pub(crate) events: Option<EventBuffer>,
     /// Time of the record that is being applied, nanoseconds.
@@ -120,6 +122,7 @@ impl Ledger {
             decays: std::array::from_fn(|k| powers(keep, k)),
             unit_decays: std::array::from_fn(|k| powers(unit, k)),
             share: config.alpha,
+            present_tick_ms: config.tick_ms,
             config,
             rows: Rows::new(),
             processes: Vec::new(),
@@ -363,6 +366,7 @@ impl Ledger {
     /// intervals of length L (1 is usual) at r accesses an interval is r again, if each adds
     /// (1 - keep^L) / L: that is alpha for L = 1 (MAT Eq. 1), and 5% more for a short one.
     pub fn expect_tick_in(&mut self, ms: u64) {
+        self.present_tick_ms = ms;
         let units = self.units(ms);
         let length = units as f32 / f32::from(self.config.units);
         self.share = (1.0 - self.decay(units)) / length;

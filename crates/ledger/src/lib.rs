@@ -60,4 +60,4 @@ pub use process::{CUTS_MAX, TOMBSTONES_MAX};
 pub use residency::UNLOCATED_MAX;
 pub use resync::Slice;
 pub use samples::{Attributed, Hit, SHARING_MAX};
-pub use value::{AccessValue, ExtentValue, VALUE_TAU_TICKS};
+pub use value::{AccessValue, ExtentValue, TimeScale, VALUE_TAU_UNITS};

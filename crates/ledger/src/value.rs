@@ -4,9 +4,12 @@
 //!
 //! ```text
 //! value of a sample = weight x (ns in the slowest memory - ns in the fastest), wherever it lies
-//! mean(tau)         = sum over samples of value / tau x exp(-age of the sample / tau)
-//!                     over 1 - exp(-age of the extent / tau): as if it had lived for ever
+//! mean(tau)         = sum over samples of value / tau x weight, over the sum of weights / tau
+//! weight            = exp(-integral of 1 / tau from the sample to now)
 //! ```
+//! Time constants grow with the age of the extent, up to a length that is configured: what one
+//! second of a run of ten seconds says is worth as much as what a minute of one of ten minutes
+//! says.
 //! Only extents that samples hit have an entry, so that ten million that nothing hits cost nothing.
 
 use std::collections::BTreeMap;
@@ -18,9 +21,13 @@ use tiercel_wire::{AccessKind, Sample};
 use crate::config::AT_ONCE;
 use crate::extent::ExtentId;
 
-/// Time constants of the averages, ticks: one that follows a program within some ticks, and one
+/// Time constants of the averages, in units of [`TimeScale`]: one that follows a program, and one
 /// that distinguishes extents by an order of magnitude more samples. Chosen, as powers of two.
-pub const VALUE_TAU_TICKS: [f64; 2] = [2.0, 16.0];
+pub const VALUE_TAU_UNITS: [f64; 2] = [2.0, 16.0];
+
+/// The unit is this part of an age. In replay 0.025 to 0.1 differ by less than two points of what
+/// the bound gains, for streams of 4 and of 32 s.
+const UNIT_OF_AGE: f64 = 0.05;
 
 /// Latency of the fastest memory where it is unknown, about one local DRAM access, and the gap to
 /// the slowest one, about one hop over a link; nanoseconds.
@@ -35,6 +42,35 @@ pub struct AccessValue {
     times: f64,
 }
 
+/// A unit of time that grows with the age of what it measures, from the present tick to the usual
+/// one: more often nothing is decided.
+#[derive(Clone, Copy, Debug)]
+pub struct TimeScale {
+    least_s: f64,
+    most_s: f64,
+}
+
+impl TimeScale {
+    /// Of the present and the usual tick, milliseconds.
+    pub fn new(present_ms: u64, usual_ms: u64) -> TimeScale {
+        let [present_s, most_s] = [present_ms, usual_ms].map(|ms| ms as f64 / 1e3);
+        TimeScale { least_s: present_s.min(most_s), most_s }
+    }
+
+    /// The unit at an age, both in seconds.
+    pub fn unit_s(&self, age_s: f64) -> f64 {
+        (age_s * UNIT_OF_AGE).clamp(self.least_s, self.most_s)
+    }
+
+    /// How many units have passed at an age: the integral of 1 / unit.
+    pub fn passed(&self, age_s: f64) -> f64 {
+        let [grows_s, grown_s] = [self.least_s, self.most_s].map(|unit_s| unit_s / UNIT_OF_AGE);
+        let young = age_s.min(grows_s) / self.least_s;
+        let growing = (age_s.clamp(grows_s, grown_s) / grows_s).ln() / UNIT_OF_AGE;
+        young + growing + (age_s - grown_s).max(0.0) / self.most_s
+    }
+}
+
 /// The value of an extent's accesses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ExtentValue {
@@ -44,7 +80,7 @@ pub struct ExtentValue {
     pub total_ns: f64,
     /// Sum of the squares of samples' values: their variance, if they come by chance.
     pub squares: f64,
-    /// Means over [`VALUE_TAU_TICKS`], nanoseconds a second.
+    /// Means over [`VALUE_TAU_UNITS`], nanoseconds a second.
     pub ns_per_s: [f64; 2],
     /// Their standard deviations by sampling.
     pub deviation: [f64; 2],
@@ -68,6 +104,8 @@ pub(crate) struct Entry {
     pub(crate) squares: f64,
     /// Nanoseconds a second, as of `at_ns`.
     pub(crate) means: [f32; 2],
+    /// The sums of weights over time constants as of then: 1 of what was observed for ever.
+    pub(crate) weights: [f64; 2],
     pub(crate) at_ns: u64,
 }
 
@@ -108,22 +146,74 @@ impl AccessValue {
     }
 }
 
-impl Entry {
-    /// The averages as of a later time.
-    pub(crate) fn faded(&self, now_ns: u64, tau_s: [f64; 2]) -> [f32; 2] {
-        let passed_s = now_ns.saturating_sub(self.at_ns) as f64 / 1e9;
-        std::array::from_fn(|at| self.means[at] * nearest_f32((-passed_s / tau_s[at]).exp()))
+/// Time as an entry counts it: how long its extent has been observed, seconds.
+#[derive(Clone, Copy)]
+pub(crate) struct Since {
+    pub(crate) scale: TimeScale,
+    /// When that began, nanoseconds.
+    pub(crate) begin_ns: u64,
+}
+
+impl Since {
+    pub(crate) fn age_s(&self, at_ns: u64) -> f64 {
+        at_ns.saturating_sub(self.begin_ns) as f64 / 1e9
     }
 
-    pub(crate) fn add(&mut self, ns: f64, at_ns: u64, tau_s: [f64; 2]) {
-        self.means = self.faded(at_ns, tau_s);
-        let late_s = self.at_ns.saturating_sub(at_ns) as f64 / 1e9;
-        self.at_ns = self.at_ns.max(at_ns);
-        for (mean, tau_s) in self.means.iter_mut().zip(tau_s) {
-            *mean += nearest_f32(ns / tau_s * (-late_s / tau_s).exp());
+    /// Time constants at a time, seconds.
+    fn tau_s(&self, at_ns: u64) -> [f64; 2] {
+        VALUE_TAU_UNITS.map(|units| units * self.scale.unit_s(self.age_s(at_ns)))
+    }
+
+    /// What is left of a value of one time at a later one.
+    fn kept(&self, from_ns: u64, until_ns: u64) -> [f64; 2] {
+        let [from, until] = [from_ns, until_ns].map(|at_ns| self.scale.passed(self.age_s(at_ns)));
+        VALUE_TAU_UNITS.map(|units| (-(until - from).max(0.0) / units).exp())
+    }
+
+    /// Weights of what was observed for half a unit: a mean over less is no mean.
+    pub(crate) fn least_weights(&self) -> [f64; 2] {
+        VALUE_TAU_UNITS.map(|units| 1.0 - (-0.5 / units).exp())
+    }
+
+    /// Seconds of samples on which an average rests: two time constants.
+    pub(crate) fn support_s(&self, at_ns: u64) -> [f64; 2] {
+        self.tau_s(at_ns).map(|tau_s| 2.0 * tau_s)
+    }
+}
+
+impl Entry {
+    /// Of an extent that was observed since then without a sample.
+    pub(crate) fn new(at_ns: u64, since: Since) -> Entry {
+        let (begin_ns, means, weights) = (since.begin_ns, [0.0; 2], [0.0; 2]);
+        let entry = Entry { total_ns: 0.0, squares: 0.0, means, weights, at_ns: begin_ns };
+        entry.at(at_ns, since)
+    }
+
+    /// The same as of a later time.
+    pub(crate) fn at(&self, at_ns: u64, since: Since) -> Entry {
+        let kept = since.kept(self.at_ns, at_ns);
+        Entry {
+            means: [0, 1].map(|tau| self.means[tau] * nearest_f32(kept[tau])),
+            weights: [0, 1].map(|tau| 1.0 - (1.0 - self.weights[tau]) * kept[tau]),
+            at_ns: self.at_ns.max(at_ns),
+            ..*self
+        }
+    }
+
+    pub(crate) fn add(&mut self, ns: f64, at_ns: u64, since: Since) {
+        *self = self.at(at_ns, since);
+        // A late sample counts less.
+        let (tau_s, kept) = (since.tau_s(at_ns), since.kept(at_ns, self.at_ns));
+        for (mean, (tau_s, kept)) in self.means.iter_mut().zip(tau_s.into_iter().zip(kept)) {
+            *mean += nearest_f32(ns / tau_s * kept);
         }
         self.total_ns += ns;
         self.squares += ns * ns;
+    }
+
+    /// The averages, nanoseconds a second.
+    pub(crate) fn rates(&self, least: [f64; 2]) -> [f64; 2] {
+        [0, 1].map(|tau| f64::from(self.means[tau]) / self.weights[tau].max(least[tau]))
     }
 
     /// So much of it: of what it saw, and of the rates.
@@ -131,5 +221,38 @@ impl Entry {
         let means = self.means.map(|mean| mean * of_means);
         let (total_ns, squares) = (self.total_ns * of_total, self.squares * of_total);
         Entry { total_ns, squares, means, ..*self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_passes_as_its_unit_grows() {
+        let scale = TimeScale::new(32, 2000);
+        let units_s = [0.1, 0.64, 10.0, 40.0, 1e4].map(|age_s| scale.unit_s(age_s));
+        assert_eq!(units_s, [0.032, 0.032, 0.5, 2.0, 2.0]);
+        let step_s = 1e-3;
+        let mut passed = 0.0;
+        for at in 0..100_000 {
+            let age_s = f64::from(at) * step_s;
+            assert!((scale.passed(age_s) - passed).abs() < 0.02 + passed * 1e-3, "{age_s}");
+            passed += step_s / scale.unit_s(age_s + step_s / 2.0);
+        }
+    }
+
+    #[test]
+    fn a_constant_rate_is_its_average_at_any_age_and_with_any_ticks() {
+        let since = |tick_ms| Since { scale: TimeScale::new(tick_ms, 2000), begin_ns: 0 };
+        let mut entry = Entry::new(0, since(32));
+        for ms in 1..100_000_u64 {
+            let tick_ms = if ms % 20_000 < 10_000 { 32 } else { 900 };
+            entry.add(7e3, ms * 1_000_000, since(tick_ms));
+            if [50, 300, 1_000, 10_000, 10_500, 20_100, 50_000].contains(&ms) {
+                let rates = entry.rates([0.0; 2]);
+                assert!(rates.iter().all(|rate| (rate / 7e6 - 1.0).abs() < 0.02), "{rates:?}");
+            }
+        }
     }
 }

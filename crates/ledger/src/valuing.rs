@@ -9,7 +9,7 @@ use tiercel_wire::{AccessKind, Sample};
 use crate::extent::{Extent, ExtentId};
 use crate::ledger::Ledger;
 use crate::row::VALUED;
-use crate::value::{AccessValue, Entry, ExtentValue, VALUE_TAU_TICKS};
+use crate::value::{AccessValue, Entry, ExtentValue, Since, TimeScale, VALUE_TAU_UNITS};
 
 /// Entries without a sample for so many of the longest time constants are forgotten: what is left
 /// of them is 3e-4.
@@ -36,27 +36,28 @@ impl Ledger {
     }
 
     fn value_of(&self, number: u32, entry: &Entry) -> ExtentValue {
-        let (now_ns, tau_s) = (self.now_ms * 1_000_000, self.value_tau_s());
-        let first_ns = self.values.first_ns.unwrap_or(now_ns);
-        let since_ns = self.rows[number].born_ns().max(first_ns);
-        // Half a tick at least: a mean over less is no mean.
-        let least_s = self.config.tick_ms as f64 / 2e3;
-        let age_s = (now_ns.saturating_sub(since_ns) as f64 / 1e9).max(least_s);
-        let means = entry.faded(now_ns, tau_s);
-        let seen: [f64; 2] = tau_s.map(|tau_s| 1.0 / (1.0 - (-age_s / tau_s).exp()));
-        let ns_per_s: [f64; 2] = std::array::from_fn(|at| f64::from(means[at]) * seen[at]);
+        let (now_ns, since) = (self.now_ms * 1_000_000, self.observed_since(number));
+        let ns_per_s = entry.at(now_ns, since).rates(since.least_weights());
         let Entry { total_ns, squares, .. } = *entry;
         let of_sample = squares / total_ns.abs().max(f64::MIN_POSITIVE);
-        // An average with the time constant tau rests on the samples of 2 tau.
+        // Half a unit at least.
+        let age_s = since.age_s(now_ns).max(since.scale.unit_s(0.0) / 2.0);
+        let support_s = since.support_s(now_ns);
         let deviation = std::array::from_fn(|at| {
-            (ns_per_s[at].abs() * of_sample / age_s.min(2.0 * tau_s[at])).sqrt()
+            (ns_per_s[at].abs() * of_sample / age_s.min(support_s[at])).sqrt()
         });
         ExtentValue { id: ExtentId(number), total_ns, squares, ns_per_s, deviation }
     }
 
-    /// The time constants, seconds.
-    pub fn value_tau_s(&self) -> [f64; 2] {
-        VALUE_TAU_TICKS.map(|ticks| ticks * self.config.tick_ms as f64 / 1e3)
+    /// The unit of time, by age, that averages count in.
+    pub fn time_scale(&self) -> TimeScale {
+        TimeScale::new(self.present_tick_ms, self.config.tick_ms)
+    }
+
+    /// From when on a row's samples are known: from its birth, or from the first sample at all.
+    fn observed_since(&self, number: u32) -> Since {
+        let first_ns = self.values.first_ns.unwrap_or(self.now_ms * 1_000_000);
+        Since { scale: self.time_scale(), begin_ns: self.rows[number].born_ns().max(first_ns) }
     }
 
     /// A sample hit a row.
@@ -64,11 +65,12 @@ impl Ledger {
         let Some(value) = self.values.of else { return };
         self.values.has_dirtied |= sample.kind == AccessKind::Dirtied;
         let ns = value.ns(sample, !self.values.has_dirtied);
-        let (at_ns, tau_s) = (sample.until_ns, self.value_tau_s());
+        let at_ns = sample.until_ns;
         self.values.first_ns.get_or_insert(at_ns);
+        let since = self.observed_since(number);
         let entry = self.values.entries.entry(number);
-        let entry = entry.or_insert(Entry { total_ns: 0.0, squares: 0.0, means: [0.0; 2], at_ns });
-        entry.add(ns, at_ns, tau_s);
+        let entry = entry.or_insert_with(|| Entry::new(at_ns, since));
+        entry.add(ns, at_ns, since);
         self.rows[number].flags |= VALUED;
     }
 
@@ -96,25 +98,23 @@ impl Ledger {
     }
 
     fn add_value(&mut self, number: u32, part: Entry) {
-        let tau_s = self.value_tau_s();
-        let entry = self.values.entries.entry(number).or_insert(Entry {
-            total_ns: 0.0,
-            squares: 0.0,
-            means: [0.0; 2],
-            at_ns: part.at_ns,
-        });
+        let since = self.observed_since(number);
+        let entry = self.values.entries.entry(number);
+        let entry = entry.or_insert_with(|| Entry { weights: part.weights, ..part.part(0.0, 0.0) });
         let at_ns = entry.at_ns.max(part.at_ns);
-        let (ours, theirs) = (entry.faded(at_ns, tau_s), part.faded(at_ns, tau_s));
-        entry.means = std::array::from_fn(|at| ours[at] + theirs[at]);
-        entry.total_ns += part.total_ns;
-        entry.squares += part.squares;
-        entry.at_ns = at_ns;
+        let (ours, theirs) = (entry.at(at_ns, since), part.at(at_ns, since));
+        *entry = Entry {
+            means: [0, 1].map(|tau| ours.means[tau] + theirs.means[tau]),
+            total_ns: ours.total_ns + theirs.total_ns,
+            squares: ours.squares + theirs.squares,
+            ..ours
+        };
         self.rows[number].flags |= VALUED;
     }
 
     /// Forgets entries that no sample has hit for long; bounded.
     pub(crate) fn forget_old_values(&mut self) {
-        let kept_ns = self.value_tau_s()[1] * FORGOTTEN_TAUS * 1e9;
+        let kept_ns = self.config.tick_ms as f64 * 1e6 * VALUE_TAU_UNITS[1] * FORGOTTEN_TAUS;
         let now_ns = self.now_ms * 1_000_000;
         let is_old = |entry: &Entry| now_ns.saturating_sub(entry.at_ns) as f64 > kept_ns;
         let from = self.values.sweep_at;

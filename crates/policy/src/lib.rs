@@ -25,9 +25,11 @@ mod order;
 pub mod pages;
 mod policy;
 mod prioritise;
+mod probation;
 mod routine;
 mod shadow;
 mod shadows;
+mod ticks;
 mod tiers;
 mod trigger;
 mod usage;
@@ -40,9 +42,11 @@ pub use expression::{Expression, ExpressionError, VARIABLES};
 pub use interval::Interval;
 pub use move_builder::MOVES_MAX;
 pub use policy::{Policy, divide};
+pub use probation::{PROBATION_BYTES, is_past_probation};
 pub use routine::{
     Aggregate, Allocation, Enforce, Ewma, Fill, Gate, Llcmpi, Prioritise, RoutineError, ShadowGate,
     Time, Trigger,
 };
 pub use shadow::ShadowReport;
+pub use ticks::TickSchedule;
 pub use tiers::ASSUMED_GAP_NS;

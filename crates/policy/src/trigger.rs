@@ -57,11 +57,12 @@ impl TriggerState {
     }
 
     /// Ticks from the last assignment to the next: twice as many as to the last, and at most
-    /// `time.ticks`. The first one comes as soon as there is evidence for it, unless all wait
-    /// equally long.
+    /// `time.ticks`; with 1 each tick assigns, however short it is. The first one comes as soon as
+    /// there is evidence for it, unless all wait equally long.
     fn due_ticks(&self, time: &Time, has_evidence: bool) -> f64 {
         let (first, most) = (f64::from(time.first), f64::from(time.ticks));
         match self.waited {
+            _ if time.ticks == 1 => 0.0,
             0.0 if has_evidence && first < most => 0.0,
             0.0 => first.min(most),
             waited => (waited * 2.0).min(most),
@@ -167,6 +168,13 @@ mod tests {
             }
         }
         assert_eq!(fired, [2, 6, 14, 30, 62, 112, 162]);
+    }
+
+    #[test]
+    fn one_tick_is_each_tick_however_short() {
+        let (trigger, interval) = ("time:ticks=1".parse().expect("a trigger"), Interval::default());
+        let mut state = TriggerState::default();
+        assert!((0..5).all(|_| state.tick(&trigger, &interval, (0.016, false)).fires));
     }
 
     #[test]

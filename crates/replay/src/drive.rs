@@ -22,8 +22,6 @@ use crate::speed::Speeds;
 const LOOKUPS_MAX: usize = 4096;
 /// Extents whose residency one tick refreshes, as in the daemon.
 const REFRESHES_MAX: usize = 256;
-/// Age at which residency is stale, in ticks, as in the daemon.
-const REFRESH_TICKS: u64 = 5;
 /// Share of wall time for look-ups before stale residency waits, as in the daemon.
 const REFRESH_TIME_SHARE: f64 = 0.001;
 
@@ -75,7 +73,7 @@ pub struct Driver {
     policy: Policy,
     machine: Machine,
     fast: NodeId,
-    tick_ms: u64,
+    ticks_vary: bool,
     undecided: Interval,
     attributed: Vec<Attributed>,
     refresh_due_ms: u64,
@@ -109,7 +107,7 @@ impl Driver {
             policy: Policy::new(setting.policy.clone())?,
             machine: speeds.with_room(room_bytes),
             fast: speeds.fast,
-            tick_ms: setting.policy.tick_ms,
+            ticks_vary: setting.policy.ticks_vary(),
             undecided: Interval::default(),
             attributed: Vec::new(),
             refresh_due_ms: 0,
@@ -151,16 +149,18 @@ impl Driver {
         wanted
     }
 
+    /// How long the next interval will be.
+    pub fn expect_tick_in(&mut self, ms: u64) {
+        if self.ticks_vary {
+            self.ledger.expect_tick_in(ms);
+        }
+    }
+
     fn stale(&self, now_ms: u64) -> Vec<Range> {
-        let Some(since_ms) = now_ms.checked_sub(self.tick_ms * REFRESH_TICKS) else {
-            return Vec::new();
-        };
         if now_ms < self.refresh_due_ms {
             return Vec::new();
         }
-        let old = self.ledger.extents().filter(|extent| {
-            extent.residency.as_of_ms.is_some_and(|as_of_ms| as_of_ms <= since_ms)
-        });
+        let old = self.ledger.extents().filter(|extent| extent.is_residency_stale(now_ms));
         let range = |extent: tiercel_ledger::Extent<'_>| Range {
             pid: extent.pid,
             addr: extent.addr,

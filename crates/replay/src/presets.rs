@@ -1,8 +1,8 @@
 //! Contenders by name.
 //! In: a name. Out: [`Contender`]s. Knows nothing of streams.
 //!
-//! Streams last as long as the lab's workloads, so that policies have the pace and the sizes of
-//! lab/experiments/mat.toml, which divides MAT's by 40.
+//! Streams last as long as the lab's workloads, so that MAT's policies have the pace and the sizes
+//! of lab/experiments/mat.toml, which divides MAT's by 40.
 
 use tiercel_planner::{Objective, Strategy, UtilityRules};
 use tiercel_policy::pages::baseline::{ClockRules, MeanOf};
@@ -19,8 +19,9 @@ const EXTENT_BYTES: u64 = 2 << 20;
 const FINEST_BYTES: u64 = 256 << 10;
 
 /// Names that stand for contenders, and what they are.
-pub const PRESETS: [(&str, &str); 14] = [
+pub const PRESETS: [(&str, &str); 15] = [
     ("tiercel", "the default policy: shadow placements"),
+    ("tiercel-50ms", "the same with ticks of 50 ms, as in the lab's experiments"),
     ("never", "births by budget, no moves"),
     ("mat", "MAT as published: nine policies, each assignment enforced"),
     ("interleave", "OS pages in turns"),
@@ -43,10 +44,9 @@ pub const PRESETS: [(&str, &str); 14] = [
 pub fn preset(name: &str) -> Option<Vec<(String, Contender)>> {
     let one = |contender| Some(vec![(name.to_owned(), contender)]);
     match name {
-        "tiercel" => one(tiercel(name, at_pace(Config::default()))),
-        "never" => {
-            one(tiercel(name, Config { trigger: Trigger::Never, ..at_pace(Config::default()) }))
-        }
+        "tiercel" => one(by_default(name, Config::default().trigger)),
+        "tiercel-50ms" => one(tiercel(name, at_pace(Config::default()))),
+        "never" => one(by_default(name, Trigger::Never)),
         "interleave" => one(Contender::Interleave),
         "clock-dwf" => one(Contender::ClockDwf(ClockRules::default())),
         "clock-dwf-16" => {
@@ -79,6 +79,13 @@ pub fn configured(
 ) -> Contender {
     let name = name.to_owned();
     Contender::Tiercel(Box::new(Setting { name, policy, extent_bytes, finest_bytes }))
+}
+
+/// As the daemon comes, but for the trigger.
+fn by_default(name: &str, trigger: Trigger) -> Contender {
+    let objects = tiercel_ledger::Config::default();
+    let policy = Config { trigger, ..Config::default() };
+    configured(name, policy, (objects.extent_bytes, objects.finest_bytes))
 }
 
 fn tiercel(name: &str, policy: Config) -> Contender {

@@ -2,10 +2,13 @@
 //! In: a [`Stream`], [`Speeds`], a [`Contender`], a seed. Out: a [`RunReport`]. Knows nothing of
 //! other runs.
 
+use std::time::Duration;
+
 use tiercel_machine::number::{saturating_u64, share_of};
 use tiercel_policy::pages::baseline::{
     ClockDwf, ClockRules, Interleave, KnownObject, PageBaseline, TwoPhase,
 };
+use tiercel_policy::{TickSchedule, is_past_probation};
 use tiercel_wire::layout::OS_PAGE_BYTES;
 use tiercel_wire::{Record, Sample};
 
@@ -87,11 +90,8 @@ const INSTRUCTIONS_PER_NS: f64 = 1.5;
 /// OS pages of an extent that a look-up queries at most, as in the kernel's mover.
 const QUERIED_MAX: u64 = 64;
 
-/// Processes younger than this, and smaller than [`PROBATION_BYTES`], are not sampled: the daemon's
-/// `PROBATION_MS`.
-const PROBATION_NS: u64 = 250_000_000;
-/// The daemon's constant of this name, bytes.
-const PROBATION_BYTES: u64 = 64 << 20;
+/// 10^9 / 10^3.
+const NS_PER_MS: u64 = 1_000_000;
 
 /// What came of a replay.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
@@ -291,8 +291,7 @@ struct Host {
     pids: Vec<u32>,
     live_bytes: u64,
     room_bytes: u64,
-    tick_ns: u64,
-    next_tick_ns: u64,
+    ticks_due: TickSchedule,
     next_drain_ns: u64,
     misses: f64,
     work_ns: f64,
@@ -310,7 +309,8 @@ impl Host {
     ) -> Result<Host, SettingError> {
         let mut births = Births::default();
         births.welcome(&stream.pids, room_bytes);
-        let tick_ns = setting.policy.tick_ms * 1_000_000;
+        let mut ticks_due = TickSchedule::new(setting.policy.tick_ms, setting.policy.first_tick_ms);
+        ticks_due.hasten(0);
         Ok(Host {
             driver: Driver::new(setting, speeds, room_bytes, &stream.pids, model.scale)?,
             births,
@@ -320,8 +320,7 @@ impl Host {
             pids: stream.pids.clone(),
             live_bytes: 0,
             room_bytes,
-            tick_ns,
-            next_tick_ns: tick_ns,
+            ticks_due,
             next_drain_ns: model.drain_ns,
             misses: 0.0,
             work_ns: 0.0,
@@ -333,7 +332,7 @@ impl Host {
     }
 
     fn due_ns(&self) -> u64 {
-        self.next_tick_ns.min(self.next_drain_ns)
+        (self.ticks_due.due_ms() * NS_PER_MS).min(self.next_drain_ns)
     }
 
     fn record(&mut self, world: &mut World<'_>, pid: u32, record: Record) {
@@ -348,7 +347,7 @@ impl Host {
 
     fn accessed(&mut self, world: &mut World<'_>, pid: u32, accesses: &Accesses) {
         let now_ns = world.now_ns();
-        if now_ns < PROBATION_NS && self.live_bytes < PROBATION_BYTES {
+        if !is_past_probation(now_ns / NS_PER_MS, self.live_bytes) {
             return;
         }
         let (before, memory) = (self.samples.len(), (&world.memory, world.speeds));
@@ -367,10 +366,8 @@ impl Host {
             self.drain(world);
             self.next_drain_ns = world.now_ns() + self.model.drain_ns;
         }
-        if world.now_ns() >= self.next_tick_ns {
+        if world.now_ns() >= self.ticks_due.due_ms() * NS_PER_MS {
             self.tick(world);
-            self.next_tick_ns += self.tick_ns;
-            self.next_tick_ns = self.next_tick_ns.max(world.now_ns());
         }
     }
 
@@ -382,9 +379,12 @@ impl Host {
     fn tick(&mut self, world: &mut World<'_>) {
         self.ticks += 1;
         self.drain(world);
-        let now_ms = world.now_ns() / 1_000_000;
+        let now_ms = world.now_ns() / NS_PER_MS;
         let is_busy = world.mover.is_busy();
         let wanted = self.driver.close(now_ms, self.room_bytes, is_busy);
+        let took = Duration::from_secs_f64(self.model.tick_ns / 1e9);
+        self.ticks_due.ticked(took, false, now_ms);
+        self.driver.expect_tick_in(self.ticks_due.every_ms());
         world.ticked(self.model.tick_ns);
         if is_busy {
             self.ticks_busy += 1;
@@ -400,7 +400,7 @@ impl Host {
     fn complete(&mut self, world: &mut World<'_>, done: Done) {
         match done {
             Done::Located(found, took_ns) => {
-                self.driver.located(&found, took_ns, world.now_ns() / 1_000_000);
+                self.driver.located(&found, took_ns, world.now_ns() / NS_PER_MS);
                 self.decide(world);
             }
             Done::Executed(outcomes) => {

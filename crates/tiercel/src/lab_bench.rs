@@ -20,10 +20,6 @@ use tiercel_plan::read_plan;
 /// Where a checkout keeps results.
 const RESULTS: &str = "lab/results";
 
-/// Tiercel's configuration in `compare`: programs run for seconds of modelled time there instead of
-/// minutes on hardware, so ticks are shorter.
-const COMPARE_CONFIG: &str = "sampling = { cpu-budget = 0.02 }\n[policy]\ntick_ms = 50\n";
-
 /// Options of both `bench` and `compare`.
 #[derive(ClapArgs, Debug)]
 pub struct MakeArgs {
@@ -85,7 +81,7 @@ pub struct CompareArgs {
     /// set-up then costs its instructions only
     #[arg(long, conflicts_with = "untimed")]
     regions: bool,
-    /// Tiercel's configuration; without it, ticks of 50 ms
+    /// Tiercel's configuration; without it, Tiercel as it comes
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Host seconds after which a run counts as hung
@@ -187,7 +183,7 @@ fn compare_config(args: &CompareArgs) -> Result<String> {
     match &args.config {
         Some(path) => std::fs::read_to_string(path)
             .with_context(|| format!("cannot read the configuration {}", path.display())),
-        None => Ok(COMPARE_CONFIG.to_owned()),
+        None => Ok(String::new()),
     }
 }
 
@@ -348,7 +344,7 @@ mod tests {
     #[test]
     fn configurations_are_checked_as_tiercel_does() {
         assert!(judge("fast = \"25%\"").is_ok());
-        assert!(judge(COMPARE_CONFIG).is_ok());
+        assert!(judge("").is_ok());
         assert!(judge("fest = 1").is_err());
         assert!(judge("machine = \"spr-cxl\"").is_err());
     }

@@ -94,8 +94,8 @@ fn account_row(one: &ShadowReport) -> Vec<String> {
         ms(one.spent_ns),
         ms(one.bank_ns.max(0.0)),
         ms(one.lead_ns.max(0.0)),
-        format!("{} ticks", one.average_ticks),
-        format!("{} ticks", one.horizon_ticks),
+        format!("{:.2}s", one.average_s),
+        format!("{:.2}s", one.horizon_s),
         format!("x {:.2}", one.value_factor),
     ]
 }

@@ -253,7 +253,7 @@ pub(super) fn changed(daemon: &mut Daemon) -> Vec<u32> {
 /// Counts what lives and finds extents whose residency is stale, unless the last scan is not paid
 /// off.
 pub(super) fn scan(daemon: &mut Daemon, now_ms: u64) -> Vec<Range> {
-    let Some(mut counting) = daemon.tracking.counting(daemon.config.tick_ms, now_ms) else {
+    let Some(mut counting) = daemon.tracking.counting(now_ms) else {
         return Vec::new();
     };
     let counted = daemon.work(|work| work.pass(&mut counting));

@@ -23,10 +23,6 @@ pub(crate) const MODELLED_LOOKUPS_MAX: usize = 1 << 18;
 /// [`LOOKUPS_MAX`], since new extents come first.
 const REFRESHES_MAX: usize = 256;
 
-/// Age at which residency is stale, in ticks: memory is touched after its birth, and the kernel
-/// moves it as well. Chosen, not measured: 10 s at the default tick.
-const REFRESH_TICKS: u64 = 5;
-
 /// Share of wall time that lookups by the mover may take before stale residency waits.
 const REFRESH_TIME_SHARE: f64 = 0.001;
 
@@ -48,11 +44,11 @@ impl ResidencyScan {
     }
 
     /// A pass that counts what lives, by site, and finds the extents whose residency is stale.
-    pub(crate) fn counting(&self, now_ms: u64, tick_ms: u64) -> Counting {
+    pub(crate) fn counting(&self, now_ms: u64) -> Counting {
         Counting {
             live: HashMap::new(),
             stale: Vec::new(),
-            stale_since_ms: now_ms.saturating_sub(tick_ms * REFRESH_TICKS),
+            now_ms,
             refreshes_max: if now_ms < self.refresh_due_ms { 0 } else { REFRESHES_MAX },
         }
     }
@@ -92,7 +88,7 @@ pub(crate) struct Counting {
     /// Of the client whose extents are being counted.
     live: HashMap<u32, LiveUse>,
     stale: Vec<Range>,
-    stale_since_ms: u64,
+    now_ms: u64,
     refreshes_max: usize,
 }
 
@@ -112,8 +108,7 @@ impl Pass for Counting {
         for (node, on_node) in extent.residency.iter() {
             *live.nodes.entry(node).or_default() += on_node;
         }
-        let is_stale = extent.residency.as_of_ms.is_some_and(|ms| ms <= self.stale_since_ms);
-        if is_stale && self.stale.len() < self.refreshes_max {
+        if self.stale.len() < self.refreshes_max && extent.is_residency_stale(self.now_ms) {
             self.stale.push(Range { pid, addr, bytes });
         }
     }
@@ -129,7 +124,7 @@ impl Pass for Counting {
 
 /// Counts what lives of one client, by site.
 pub(crate) fn count_live(client: &mut Client, ledger: &Ledger) {
-    let mut counting = ResidencyScan::default().counting(0, 0);
+    let mut counting = ResidencyScan::default().counting(0);
     ledger.extents_of(client.pid).for_each(|extent| counting.see(&extent));
     counting.seen(client);
 }

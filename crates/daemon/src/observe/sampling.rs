@@ -2,9 +2,7 @@
 //! In: clients by age and size, their ranges in the ledger. Out: instructions to the sampler, its
 //! samples. Knows nothing of how a sampler sees.
 //!
-//! A process that ends within [`PROBATION_MS`] is only counted: shells, compilers and version
-//! control start thousands of them. Sampling one costs as much as hosting it, and nothing can be
-//! learned from it in time to move anything.
+//! A process on probation is only counted, unless it is recorded.
 
 use crate::clients::client::Client;
 use crate::clients::table::Clients;
@@ -13,31 +11,17 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 use tiercel_ledger::Ledger;
+use tiercel_policy::is_past_probation;
 use tiercel_sampler::{Allowed, Counters, Drained, Method, Sampler, TargetHandle};
 use tiercel_wire::layout::OS_PAGE_BYTES;
 use tiercel_wire::{Now, ProbeTerms, Sample};
-
-/// Age at which a process is sampled, milliseconds: most compiler runs are over by then.
-const PROBATION_MS: u64 = 250;
-
-/// The same of a process with [`LARGE_BYTES`] of live objects: the first answer about it comes
-/// 0.2 s after its start. Chosen, not measured: twice the time of a short tick.
-const PROBATION_LARGE_MS: u64 = 64;
-
-/// Live objects that are worth to be placed although their process may end soon. Chosen, not
-/// measured: more than a cache holds, and than most tools of a build have at that age.
-const LARGE_BYTES: u64 = 16 << 20;
-
-/// Bytes of live objects at which a process is sampled before that age: the size of the largest
-/// extent. Chosen, not measured: compilers stay below it at that age.
-const PROBATION_BYTES: u64 = 64 << 20;
 
 /// Before the next tick the sampler learns of new objects when they are a quarter of what it
 /// watches in that process, and at least [`NEW_BYTES_MIN`].
 const NEW_PART: u64 = 4;
 
 /// Bytes of new objects that are worth a report before the next tick. Chosen, not measured: a
-/// quarter of [`PROBATION_BYTES`].
+/// quarter of [`PROBATION_BYTES`](tiercel_policy::PROBATION_BYTES).
 const NEW_BYTES_MIN: u64 = 16 << 20;
 
 /// Share of wall time that handing the sampler the ranges of one process may take.
@@ -192,11 +176,7 @@ impl Sampling {
             let Some(observed) = self.observed.get_mut(&client.number) else { continue };
             let live_bytes = client.live_bytes(ledger);
             let age_ms = now_ms.saturating_sub(client.since_ms);
-            let stayed = purpose.is_recording
-                || age_ms >= PROBATION_MS
-                || age_ms >= PROBATION_LARGE_MS && live_bytes >= LARGE_BYTES
-                || live_bytes >= PROBATION_BYTES;
-            if stayed {
+            if purpose.is_recording || is_past_probation(age_ms, live_bytes) {
                 problems.extend(observed.end_probation(sampler, client));
             }
             if sampler.method() == Method::PageTables && observed.has_grown_to(live_bytes) {

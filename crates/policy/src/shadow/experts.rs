@@ -9,25 +9,26 @@
 //! All fade, so that the experts that were right of late lead. A move counts half in the interval
 //! in which it is made: a mover takes its time.
 
-use tiercel_ledger::VALUE_TAU_TICKS;
+use tiercel_ledger::VALUE_TAU_UNITS;
 
 use super::exchange::{Exchanged, Item, Terms, evict, exchange};
 use super::follow::Entry;
 
-/// Horizons of the experts, ticks: from bursts to programs that stay as they are.
-const HORIZON_TICKS: [f64; 4] = [4.0, 8.0, 16.0, 64.0];
+/// Horizons of the experts, in units of the time scale: from bursts to programs that stay as they
+/// are.
+const HORIZON_UNITS: [f64; 4] = [4.0, 8.0, 16.0, 64.0];
 
 /// One expert for each time constant and horizon; a bit each in a byte.
-pub(super) const EXPERTS: usize = VALUE_TAU_TICKS.len() * HORIZON_TICKS.len();
+pub(super) const EXPERTS: usize = VALUE_TAU_UNITS.len() * HORIZON_UNITS.len();
 const _: () = assert!(EXPERTS == u8::BITS as usize);
 
-/// No horizon is longer than so many ticks and the age of the run together: nothing is expected to
+/// No horizon is longer than so many units and the age of the run together: nothing is expected to
 /// last longer than it did. Chosen, not measured: 5 to 40 make no difference in replay.
-const PRIOR_TICKS: f64 = 20.0;
+const PRIOR_UNITS: f64 = 20.0;
 
-/// Scores fade over so many ticks, or half of the run's age if that is more: what a program's start
+/// Scores fade over so many units, or half of the run's age if that is more: what a program's start
 /// cost is soon forgotten. 4 to 16 gain 1 to 2 points of the bound's gain over 40 in replay.
-const FADE_TICKS: f64 = 8.0;
+const FADE_UNITS: f64 = 8.0;
 const FADE_OF_AGE: f64 = 0.5;
 
 /// Standard deviations that the rate of what comes in is taken lower: of many extents those come
@@ -52,12 +53,12 @@ pub(crate) struct Experts {
 impl Expert {
     /// Which of the time constants.
     pub(crate) fn tau(self) -> usize {
-        self.number / HORIZON_TICKS.len()
+        self.number / HORIZON_UNITS.len()
     }
 
-    /// In ticks.
-    pub(crate) fn horizon_ticks(self) -> f64 {
-        HORIZON_TICKS[self.number % HORIZON_TICKS.len()]
+    /// In units.
+    fn horizon_units(self) -> f64 {
+        HORIZON_UNITS[self.number % HORIZON_UNITS.len()]
     }
 
     fn bit(self) -> u8 {
@@ -86,9 +87,9 @@ impl Expert {
 
 impl Experts {
     /// An interval ended.
-    pub(crate) fn score(&mut self, entries: &[Entry], elapsed_s: f64, tick_s: f64) {
+    pub(crate) fn score(&mut self, entries: &[Entry], elapsed_s: f64, unit_s: f64) {
         self.age_s += elapsed_s;
-        let over_s = (FADE_TICKS * tick_s).max(self.age_s * FADE_OF_AGE);
+        let over_s = (FADE_UNITS * unit_s).max(self.age_s * FADE_OF_AGE);
         let fade = (-elapsed_s / over_s).exp();
         self.served.iter_mut().chain(&mut self.paid).for_each(|sum| *sum *= fade);
         self.stay *= fade;
@@ -102,8 +103,8 @@ impl Experts {
     }
 
     /// For how long the expert's rates are believed, seconds.
-    pub(crate) fn horizon_s(&self, expert: Expert, tick_s: f64) -> f64 {
-        (expert.horizon_ticks() * tick_s).min(PRIOR_TICKS * tick_s + self.age_s)
+    pub(crate) fn horizon_s(&self, expert: Expert, unit_s: f64) -> f64 {
+        (expert.horizon_units() * unit_s).min(PRIOR_UNITS * unit_s + self.age_s)
     }
 
     /// The expert makes the exchanges that pay by its own rates. `terms`: of the real placement,

@@ -37,7 +37,7 @@ pub(crate) struct Entry {
     addr: u64,
     bytes: u64,
     pub(crate) id: ExtentId,
-    born_ms: u64,
+    pub(crate) born_ms: u64,
     /// Bytes it takes up, and those in the faster memory.
     pub(crate) footprint: u64,
     pub(crate) there: u64,

@@ -21,7 +21,7 @@ mod follow;
 mod guard;
 mod report;
 
-use tiercel_ledger::{ExtentId, PIECE_UNITS, Pace, VALUE_TAU_TICKS};
+use tiercel_ledger::{ExtentId, Ledger, PIECE_UNITS, Pace, VALUE_TAU_UNITS};
 
 pub use report::ShadowReport;
 
@@ -105,10 +105,10 @@ impl Shadow {
 
     /// Scores the experts, lets them exchange, and says what the real placement should exchange.
     pub(crate) fn tick(&mut self, pace: &mut dyn Pace, input: &TickInput) -> Step {
-        let tick_s = pace.ledger().config().tick_ms as f64 / 1e3;
         self.age_s += input.elapsed_s;
         let mut entries = self.marks.entries(pace, &input.scope);
-        self.score(&entries, input, tick_s);
+        let unit_s = unit_s(pace.ledger(), &entries);
+        self.score(&entries, input, unit_s);
         let is_wanted = entries.iter().any(|entry| !entry.is_fast() && entry.new_ns > 0.0);
         if is_wanted || input.used > input.budget {
             self.sweep(pace, &input.scope, &mut entries);
@@ -117,7 +117,7 @@ impl Shadow {
         let terms = |experts: &Experts, expert| Terms {
             up: input.up,
             down: input.down,
-            horizon_s: experts.horizon_s(expert, tick_s) * factor,
+            horizon_s: experts.horizon_s(expert, unit_s) * factor,
             room: input.room,
             used: input.used,
             bank: 0.0,
@@ -145,12 +145,13 @@ impl Shadow {
             force(&done, &mut entries);
         }
         self.marks.keep(&entries);
-        let report = self.report(best, (lead_ns, bank), factor, entries.len());
+        let account = (lead_ns, bank);
+        let report = self.report((best, unit_s), account, factor, entries.len());
         step(&entries, &items, done, report)
     }
 
-    fn score(&mut self, entries: &[Entry], input: &TickInput, tick_s: f64) {
-        self.experts.score(entries, input.elapsed_s, tick_s);
+    fn score(&mut self, entries: &[Entry], input: &TickInput, unit_s: f64) {
+        self.experts.score(entries, input.elapsed_s, unit_s);
         let mut progress = Progress {
             elapsed_ns: input.elapsed_s * 1e9,
             mover_ns: std::mem::take(&mut self.moved_ns),
@@ -176,15 +177,15 @@ impl Shadow {
 
     fn report(
         &self,
-        best: Expert,
+        (best, unit_s): (Expert, f64),
         (lead_ns, bank_ns): (f64, f64),
         value_factor: f64,
         extents: usize,
     ) -> ShadowReport {
         ShadowReport {
             extents: extents as u64,
-            average_ticks: VALUE_TAU_TICKS[best.tau()],
-            horizon_ticks: best.horizon_ticks(),
+            average_s: VALUE_TAU_UNITS[best.tau()] * unit_s,
+            horizon_s: self.experts.horizon_s(best, unit_s),
             lead_ns,
             saved_ns: self.saved_ns * value_factor,
             spent_ns: self.spent_ns,
@@ -209,6 +210,14 @@ impl Shadow {
         self.sweep_at = from + count;
         pace.worked(count);
     }
+}
+
+/// The unit of time in which experts count: by the age of the oldest extent that matters, so that a
+/// program that came late to a long-lived daemon is judged by its own age.
+fn unit_s(ledger: &Ledger, entries: &[Entry]) -> f64 {
+    let oldest_ms = entries.iter().map(|entry| entry.born_ms).min();
+    let age_ms = oldest_ms.map_or(0, |born_ms| ledger.now_ms().saturating_sub(born_ms));
+    ledger.time_scale().unit_s(age_ms as f64 / 1e3)
 }
 
 /// A budget is kept whether that pays or not, so that costs no bank: what leaves could never have

@@ -12,11 +12,10 @@ pub struct ShadowReport {
     pub tier: u8,
     /// Extents that samples hit of late, or that some expert would have elsewhere.
     pub extents: u64,
-    /// Of the expert that leads: ticks over which its rates are averages, and for which it believes
-    /// them.
-    pub average_ticks: f64,
-    /// See `average_ticks`.
-    pub horizon_ticks: f64,
+    /// Of the expert that leads: seconds over which its rates are averages.
+    pub average_s: f64,
+    /// Of the same: seconds for which it believes them.
+    pub horizon_s: f64,
     /// What its placement would have saved over staying, of late, moves paid; nanoseconds.
     pub lead_ns: f64,
     /// What the real placement saved so far over where objects were born, nanoseconds.
