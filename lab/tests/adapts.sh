@@ -10,7 +10,7 @@
 objects="objects=16 kib=4096 hot=8"
 # picoseconds an access: `hotcold: right, N accesses, X ns each`
 picoseconds() { awk '/^hotcold: right/ { print int($5 * 1000) }' "$1"; }
-echo 'sampling = { period = 512, cpu-budget = 0.05 }' > settings
+echo 'sampling = { period = 512, cpu_budget = 0.05 }' > settings
 tiercel record --quiet --config settings -o own.profile -- hotcold $objects share=95 accesses=2m
 equal "a profile is recorded" 0 $?
 tiercel plan own.profile --fast 50% -o own.plan > said

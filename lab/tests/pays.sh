@@ -15,7 +15,7 @@ picoseconds() { awk '/^hotcold: right/ { print int($5 * 1000) }' "$1"; }
 
 numactl --membind=0 hotcold $objects accesses=200k > fast
 numactl --membind=1 hotcold $objects accesses=200k > slow
-echo 'sampling = { period = 512, cpu-budget = 0.05 }' > settings
+echo 'sampling = { period = 512, cpu_budget = 0.05 }' > settings
 tiercel run --fast 25% --config settings --tick 10ms --output summary \
     -- hotcold $objects accesses=20m > ours
 equal "the program is right" 0 $?

@@ -41,7 +41,7 @@ const SHARE_ERROR_MAX: f64 = 0.03;
 /// The test that two boots of a timed guest give the same figures, as `--only` names it.
 const REPEATABLE: &str = "repeatable";
 const REPEATED: &str = "hotcold objects=32 kib=512 hot=4 accesses=500k && \
-                        tiercel run --fast 25% --tick 10ms -- \
+                        tiercel run --verbose --fast 25% --tick 10ms -- \
                         hotcold objects=64 kib=1024 hot=8 accesses=1m && cat /proc/uptime\n";
 /// Wall time of each boot: some tens of seconds on a quiet host.
 const REPEATED_LIMIT: Duration = Duration::from_secs(3000);

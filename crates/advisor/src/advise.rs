@@ -6,6 +6,7 @@ use tiercel_machine::Machine;
 use tiercel_planner::{self as planner, Memory, Objective, PlanError, Strategy, UtilityRules};
 
 use crate::assemble::Group;
+use crate::ceiling::ceiling_of;
 use crate::choice::{Candidate, Capacity, Search};
 use crate::input::PlannerInput;
 use crate::intervals::Intervals;
@@ -69,6 +70,12 @@ pub fn advise(
     }
     if profile.accesses.is_empty() {
         remarks.push("no accesses were observed: the plan rests on sizes alone".to_owned());
+    } else if let Some(sampler) = ceiling_of(profile) {
+        remarks.push(format!(
+            "sampler {sampler} sees that memory is used, not how often caches are missed: the order \
+             of objects is an estimate, and the times are no prediction; `tiercel whatif` shows \
+             their bounds"
+        ));
     }
     let strategy = usable(profile, &input, request.strategy, &mut remarks);
     let held_back_bytes =

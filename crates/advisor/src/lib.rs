@@ -16,6 +16,7 @@
 
 mod advise;
 mod assemble;
+mod ceiling;
 mod choice;
 mod input;
 mod intervals;
@@ -29,6 +30,7 @@ mod spread;
 mod throughput;
 mod timeline;
 mod votes;
+mod working_set;
 
 /// The planner accepts all objects that a profile may have.
 const _: () = assert!(tiercel_profile::OBJECTS_MAX <= tiercel_planner::OBJECTS_MAX);
@@ -40,3 +42,4 @@ pub use predict::predict;
 pub use request::PlanRequest;
 pub use throughput::Throughput;
 pub use timeline::{COLUMNS_MAX, Timeline, TimelineRow};
+pub use working_set::{WorkingSet, working_sets};

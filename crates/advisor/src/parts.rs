@@ -19,6 +19,12 @@ struct Kind<'a> {
     by_phase: HashMap<&'a str, Place>,
 }
 
+impl Kind<'_> {
+    fn is_fast(&self) -> bool {
+        std::iter::once(&self.usual).chain(self.by_phase.values()).all(Place::is_fast)
+    }
+}
+
 /// A plan, laid out over a profile.
 pub(crate) struct Layout<'a> {
     kinds: Vec<Kind<'a>>,
@@ -108,6 +114,11 @@ impl<'a> Layout<'a> {
     pub(crate) fn place(&self, object: usize, phase: usize) -> &Place {
         let kind = &self.kinds[self.kind_of[object]];
         kind.by_phase.get(self.names[phase]).unwrap_or(&kind.usual)
+    }
+
+    /// Whether every object is in the fastest memory all its life.
+    pub(crate) fn is_all_fast(&self) -> bool {
+        self.kind_of.iter().all(|kind| self.kinds[*kind].is_fast())
     }
 
     /// What each memory has of the accesses in a phase: parts of a cut object are known by the

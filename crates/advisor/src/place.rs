@@ -35,6 +35,11 @@ impl Place {
         Place { parts, ranges, memory, other }
     }
 
+    /// Whether all of it is in the fastest memory.
+    pub(crate) fn is_fast(&self) -> bool {
+        self.parts[1..].iter().all(|part| *part <= 0.0)
+    }
+
     /// The memory of the object, or of most of a part of it; `None`: the object is in two.
     pub(crate) fn memory_of(&self, part: Option<PlannedRange>) -> Option<usize> {
         let Some(part) = part else { return self.ranges.is_empty().then_some(self.memory) };

@@ -34,6 +34,7 @@ use tiercel_planner::{
 
 use tiercel_wire::layout::CUT_BYTES;
 
+use crate::ceiling::{DEVIATIONS, Known};
 use crate::input::{PlannerInput, WHOLE_WEIGHT, unobserved, use_of, weight_of};
 use crate::intervals::{ExtentAccesses, Interval, Intervals};
 use crate::parts::Layout;
@@ -41,9 +42,6 @@ use crate::place::Parts;
 use crate::throughput::{apply_measurements, rank_of};
 use tiercel_plan::{Plan, Prediction};
 use tiercel_profile::{Access, Profile};
-
-/// Half-width of a 95% confidence interval in standard deviations of a normal distribution.
-const DEVIATIONS: f64 = 1.96;
 
 /// Where the sampler does not report MLP, it may be lower than assumed by up to this factor.
 /// Chosen, not measured: the assumed four outstanding misses become two.
@@ -83,12 +81,17 @@ pub(crate) fn predict_of(
     }
     let planned_ns = planned_ns + moves.time_ns;
     let unsure = DEVIATIONS * chance(profile, input, &memories) + unseen(profile, input, &memories);
+    let is_all_fast = layout.is_all_fast();
+    let fast_share = (totals.accesses > 0.0).then(|| totals.fast / totals.accesses);
+    let moves = moves.time_ns / fast_ns;
+    let known = Known { profile, memories: &memories, is_all_fast, fast_share, moves };
     Prediction {
         slowdown: planned_ns / fast_ns,
         error: unsure * (planned_ns - fast_ns).max(0.0) / fast_ns,
         all_slow: slow_ns / fast_ns,
         rest_ns,
-        fast_share: (totals.accesses > 0.0).then(|| totals.fast / totals.accesses),
+        fast_share,
+        bounds: known.bounds(),
     }
 }
 

@@ -4,7 +4,7 @@ mod common;
 
 use common::{MIB, SECOND, prediction_of, profile, request, slow, with_speeds};
 use tiercel_advisor::{advise, predict};
-use tiercel_machine::NodeId;
+use tiercel_machine::{CpuList, NodeId};
 use tiercel_plan::{Expected, PlannedRange, Prediction};
 use tiercel_planner::Strategy;
 use tiercel_profile::{Access, Profile, ServedBy};
@@ -198,4 +198,46 @@ fn the_time_of_recording_is_subtracted() {
     assert_eq!(at(0, &[1]) - at(SECOND, &[1, 2, 3, 4]), SECOND as f64 / 4.0);
     // Without samples nothing is subtracted.
     assert_eq!(at(u64::MAX, &[]), (14 * SECOND + 1) as f64);
+}
+
+/// The profile as a sampler without sight of misses records it.
+fn of_uses(accesses: u64) -> Profile {
+    let mut profile = profile(3, accesses);
+    (profile.runs[0].misses_only, profile.runs[0].sampler) = (false, "probe".to_owned());
+    profile
+}
+
+#[test]
+fn what_counts_no_misses_leaves_bounds_and_no_figure() {
+    let at = |profile: &Profile, mib| prediction_of(profile, &request(Strategy::Joint, mib * MIB));
+    assert_eq!(at(&profile(3, 1_000), 8).bounds, None, "misses were counted");
+    // The accesses that were seen explain no slowdown. Those that were not may explain any.
+    let few = at(&of_uses(1_000), 8);
+    assert!(few.all_slow < 1.001, "{few:?}");
+    let bounds = few.bounds.unwrap();
+    // The machine's latencies are 112 and 216 ns, its bandwidths 248 and 52 GB/s.
+    assert!(bounds.all_slow.least <= 1.0 && bounds.all_slow.most > 4.7, "{bounds:?}");
+    let mut alone = of_uses(1_000);
+    alone.machine.nodes.iter_mut().for_each(|node| node.cpus = CpuList::new(Vec::new()));
+    alone.machine.nodes[0].cpus = CpuList::new(vec![0]);
+    let most = at(&alone, 8).bounds.unwrap().all_slow.most;
+    assert!((1.9..2.0).contains(&most), "one CPU cannot fill the link: {most}");
+    assert!(bounds.slowdown.least <= 1.0 && bounds.slowdown.most > 1.1, "{bounds:?}");
+    // The less is left in slow memory, the less is open; where nothing is, nothing is.
+    let most = [8, 16, 24, 32].map(|mib| at(&of_uses(1_000), mib).bounds.unwrap().slowdown.most);
+    assert!(most.windows(2).all(|two| two[1] <= two[0]), "{most:?}");
+    assert!((most[3] - 1.0).abs() < 1e-9, "{most:?}");
+    let mut unseen = of_uses(1_000);
+    unseen.accesses.clear();
+    let unseen = at(&unseen, 16).bounds.unwrap();
+    assert_eq!(unseen.slowdown.most, unseen.all_slow.most, "anything may be in slow memory");
+}
+
+#[test]
+fn a_plan_from_uses_says_that_it_predicts_no_times() {
+    let remarks = |profile: &Profile| {
+        advise(profile, &profile.machine, &request(Strategy::Joint, 16 * MIB)).unwrap().remarks
+    };
+    let says = |profile: &Profile| remarks(profile).iter().any(|one| one.contains("sampler probe"));
+    assert!(says(&of_uses(1_000)) && !says(&profile(3, 1_000)));
 }

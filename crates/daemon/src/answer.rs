@@ -2,6 +2,7 @@
 //! In: figures, rows. Out: [`Answer`]. Knows nothing of sockets, or of where the data comes from.
 
 use crate::clients::order::sort;
+use crate::clients::processes::ProcessRow;
 use crate::clients::sites::SiteRow;
 use crate::moves::log::LoggedMove;
 use crate::net::control::UNREAD_BYTES_MAX;
@@ -18,6 +19,8 @@ pub enum Answer {
     /// Sites in the requested order.
     #[serde(rename = "objects")]
     Sites(SiteRows),
+    /// Hosted processes, those with most memory first.
+    Processes(Vec<ProcessRow>),
     /// Moves, newest first.
     Moves(Vec<LoggedMove>),
     /// The budget from now on.

@@ -4,6 +4,7 @@
 //! Unknown keys are refused with line and column: a misspelt setting that is silently ignored is
 //! worse than none.
 
+use crate::config_keys::commented;
 use crate::net::socket_dir::{Access, DAEMON_NAME, usual_directory};
 use crate::plan::choice::PlanChoice;
 use serde::{Deserialize, Serialize};
@@ -160,6 +161,11 @@ impl Settings {
     /// The file that says the same.
     pub fn to_toml(&self) -> String {
         toml::to_string(self).expect("settings are plain data that TOML can express")
+    }
+
+    /// The same file with a comment above each key that says what it means.
+    pub fn to_commented_toml(&self) -> String {
+        commented(&self.to_toml())
     }
 
     /// Refuses what cannot work.
@@ -323,6 +329,7 @@ mod tests {
         check("[policy]\nprioritise = \"lru\"\ntrigger = \"allocation:bytes=1GiB\"\n", "accepted");
         check("[policy]\ntick_ms = 500\n[objects]\nextent = \"2 MiB\"\n", "accepted");
         check("[daemon]\npoll_min = \"5ms\"\npoll_max = \"50ms\"\n", "accepted");
+        check("sampling = { cpu-budget = 0.02, ring_bytes = 65536 }\n", "accepted");
         check("machine = \"spr-cxl\"\n", "accepted");
         check("[[machine.node]]\nid = 1\nkind = \"cxl\"\ncapacity = \"8 GiB\"\n", "accepted");
         check("[machine]\nname = \"spr-cxl\"\n[[machine.node]]\nid = 0\ntier = 1\n", "accepted");

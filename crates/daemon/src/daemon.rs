@@ -768,6 +768,7 @@ impl Daemon {
                 let (rows, _) = self.tracking.judged_rows(&self.tiers);
                 Answer::Sites(SiteRows::of(rows, *by, *limit))
             }
+            Request::Processes { limit } => Answer::Processes(self.tracking.process_rows(*limit)),
             Request::Moves { limit } => Answer::Moves(self.moving.queue.log.last(*limit)),
             Request::Budget { fast } => {
                 self.tiers.budget = *fast;

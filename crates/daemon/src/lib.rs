@@ -14,6 +14,7 @@ mod answer;
 mod births;
 mod clients;
 pub mod config;
+mod config_keys;
 mod cpu;
 mod daemon;
 mod decisions;
@@ -37,6 +38,7 @@ mod tracking;
 
 pub use answer::SiteRows;
 pub use clients::origin::Origin;
+pub use clients::processes::ProcessRow;
 pub use clients::sharers::{Shared, Sharer};
 pub use clients::site_use::{Fits, Use};
 pub use clients::sites::{SiteRow, judge};

@@ -4,6 +4,7 @@
 
 use crate::clients::client::Client;
 use crate::clients::fit::FitScan;
+use crate::clients::processes::ProcessRow;
 use crate::clients::sites::{SiteRow, judge};
 use crate::clients::table::{Clients, Consumers, Turn};
 use crate::moves::queue::{Answer, MoveQueue};
@@ -365,6 +366,11 @@ impl Tracking {
         let mut rows = self.clients.site_rows(&self.ledger, fast_bytes);
         let ranking = judge(&mut rows, self.clients.evidence());
         (rows, ranking)
+    }
+
+    /// The largest of the hosted processes.
+    pub(crate) fn process_rows(&self, limit: usize) -> Vec<ProcessRow> {
+        self.clients.process_rows(&self.ledger, limit)
     }
 
     /// Adds the figures of present clients and of the ledger to those of departed clients.

@@ -121,6 +121,6 @@ gate = "none"
 ticks = 1
 
 [sampling]
-cpu-budget = 0.3
+cpu_budget = 0.3
 TOML
 }

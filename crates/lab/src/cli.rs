@@ -88,6 +88,15 @@ pub fn run(
 pub fn shell(options: &GuestOptions, progress: &mut Progress<'_>) -> Result<()> {
     let (topology, payload) = assemble(options)?;
     let guest = Guest::prepare(&Cache::of_user()?, options.acceleration, progress)?;
+    progress(&format!(
+        "lab: booting {}; its shell appears in {}, and what is typed before is lost",
+        options.machine,
+        match guest.acceleration() {
+            Acceleration::Kvm => "some 5 s",
+            // Measured on two busy cores; 10 s on idle ones.
+            _ => "10 to 60 s",
+        }
+    ));
     guest.shell(&topology, payload, &options.environment)
 }
 

@@ -23,8 +23,8 @@ pub use check::{PLACEMENTS_MAX, check_plan};
 pub use compile::{Fit, fit};
 pub use file::{PLAN_BYTES_MAX, PLAN_VERSION, PlanFileError, read_plan, write_plan};
 pub use model::{
-    Basis, CLASS_MIN, Expected, Plan, PlanOptions, PlannedClass, PlannedFrame, PlannedMachine,
-    PlannedMemory, PlannedModule, PlannedMove, PlannedPhase, PlannedPlacement, PlannedProgram,
-    PlannedRange, PlannedSite, Prediction, Unplanned,
+    Basis, Bounds, CLASS_MIN, Expected, Plan, PlanOptions, PlannedClass, PlannedFrame,
+    PlannedMachine, PlannedMemory, PlannedModule, PlannedMove, PlannedPhase, PlannedPlacement,
+    PlannedProgram, PlannedRange, PlannedSite, Prediction, PredictionBounds, Unplanned,
 };
 pub use stack_keys::{StackKeys, numbered};

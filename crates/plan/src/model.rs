@@ -162,6 +162,30 @@ pub struct Prediction {
     /// Share of the accesses that the fastest memory should serve; absent where none were observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fast_share: Option<f64>,
+    /// What is known instead where the sampler did not count misses: `slowdown` and `all_slow` are
+    /// rough estimates then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bounds: Option<PredictionBounds>,
+}
+
+/// Bounds of a prediction from a sampler that cannot count misses.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PredictionBounds {
+    /// Of [`Prediction::slowdown`].
+    pub slowdown: Bounds,
+    /// Of [`Prediction::all_slow`].
+    pub all_slow: Bounds,
+}
+
+/// The least and the most that a figure may be.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Bounds {
+    /// The least.
+    pub least: f64,
+    /// The most.
+    pub most: f64,
 }
 
 /// The default for objects of sites a plan does not know.

@@ -64,8 +64,14 @@ pub enum Limit {
 
 /// A text that is not a limit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("limit `{0}`: want bytes as `4GiB`, a share of peak as `25%`, or `all`")]
-pub struct LimitError(pub String);
+pub enum LimitError {
+    /// Neither a size nor a share.
+    #[error("limit `{0}`: want bytes as `4GiB`, a share of peak as `25%`, or `all`")]
+    Unknown(String),
+    /// A bare number: `25` was taken for 25 bytes by those who meant percent.
+    #[error("limit `{0}` has no unit: a share of the peak is `{0}%`, a size `{0}MiB`")]
+    NoUnit(String),
+}
 
 impl Budgets {
     /// All tracked processes under one limit on the best tier.
@@ -109,8 +115,11 @@ impl FromStr for Limit {
     type Err = LimitError;
 
     fn from_str(text: &str) -> Result<Limit, LimitError> {
-        let err = || LimitError(text.to_owned());
+        let err = || LimitError::Unknown(text.to_owned());
         let word = text.trim();
+        if word.parse::<f64>().is_ok_and(f64::is_finite) {
+            return Err(LimitError::NoUnit(word.to_owned()));
+        }
         if word == "all" {
             return Ok(Limit::Capacity);
         }

@@ -219,4 +219,9 @@ fn limits_are_bytes_or_shares() {
     for text in ["", "125%", "-1%", "fast", "NaN%"] {
         assert!(limit(text).is_err(), "{text}");
     }
+    // 25 was taken for bytes; and 0 as well.
+    for text in ["25", "0", " 1.5 "] {
+        let error = limit(text).unwrap_err().to_string();
+        assert!(error.contains(&format!("a share of the peak is `{}%`", text.trim())), "{error}");
+    }
 }

@@ -160,7 +160,10 @@ pub fn vacant(folder: &Path) -> Result<(), ProfileError> {
         Ok(meta) if meta.is_dir() && head(folder).is_ok() => {}
         Ok(_) => return Err(ProfileError::Occupied(folder.to_owned())),
     }
-    temporary(parent_of(folder)).map(drop)
+    let parent = parent_of(folder);
+    // Below, the error would be about a temporary name in it.
+    std::fs::metadata(parent).map_err(io("write in", parent))?;
+    temporary(parent).map(drop)
 }
 
 /// Reads the profile in `folder`.

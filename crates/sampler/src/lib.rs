@@ -283,13 +283,15 @@ pub struct Allowed {
     pub burst: bool,
 }
 
-/// How to sample. [`Config::default`] holds the documented defaults.
+/// How to sample. [`Config::default`] holds the documented defaults. Files of earlier versions have
+/// hyphens in names.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+#[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Events per sample at the start (MAT 4.5.1).
     pub period: u64,
     /// Share of one CPU that sampling may cost; period and probe interval adapt to it.
+    #[serde(alias = "cpu-budget")]
     pub cpu_budget: f64,
     /// Which events `perf` and `bpf` use.
     pub source: Source,
@@ -299,20 +301,26 @@ pub struct Config {
     /// source reports them (emulator).
     pub dirtied: bool,
     /// Bytes of one ring: perf has one per CPU, bpf a single one. Rounded up to a power of two.
+    #[serde(alias = "ring-bytes")]
     pub ring_bytes: usize,
     /// Most samples one drain may append.
+    #[serde(alias = "drain-max")]
     pub drain_max: usize,
     /// Also report first touches and releases of OS pages (MAT 3.3.1 saw up to 10% cost).
+    #[serde(alias = "page-events")]
     pub page_events: bool,
     /// Probe: most spots of 32 KiB that are watched for writes at once; the budget may demand
     /// fewer.
+    #[serde(alias = "probe-spots")]
     pub probe_spots: usize,
     /// Probe: shortest time between two passes, milliseconds; in the first 0.2 s of a process at
     /// most 8.
+    #[serde(alias = "probe-interval-ms")]
     pub probe_interval_ms: u64,
     /// Probe: seed of the random choice of extents.
     pub seed: u64,
     /// Hint: how long a pass should take, milliseconds, where we may set it.
+    #[serde(alias = "hint-window-ms")]
     pub hint_window_ms: u64,
     /// Compiled: the share of cache lines that are sampled, in [`CompiledSampler`]'s model.
     ///

@@ -10,10 +10,14 @@ use tiercel_machine::{NodeId, TimeSpan};
 use tiercel_policy::pages::Mode;
 use tiercel_policy::{Enforce, Gate, Limit, Prioritise, Trigger};
 
+/// The example of `tiercel -h`.
+const EXAMPLE: &str = "Example: tiercel run --fast 25% -- redis-server --port 7777";
+
 /// Keeps the data that costs a program the most time in its fastest memory, while it runs.
 #[derive(Parser, Debug)]
 #[command(name = "tiercel", version, propagate_version = true, disable_help_subcommand = true)]
-#[command(after_help = "Example: tiercel run --fast 25% -- redis-server --port 7777")]
+#[command(after_help = EXAMPLE)]
+#[command(after_long_help = format!("{EXAMPLE}\n\n{}", crate::exit::TABLE))]
 pub struct Args {
     /// What to do
     #[command(subcommand)]
@@ -65,6 +69,12 @@ Examples:
   tiercel whatif app.profile
   tiercel whatif app.profile --machine spr-cxl --machine xeonmax-hbm --svg app.svg")]
     Whatif(crate::plan_args::WhatifArgs),
+    /// Show which objects of a recorded program were accessed when
+    #[command(after_help = "Example: tiercel heat app.profile --rows 40")]
+    Heat(crate::heat::HeatArgs),
+    /// Show how much memory a recorded program used in each window of time
+    #[command(after_help = "Example: tiercel wss app.profile --window 100ms")]
+    Wss(crate::wss::WssArgs),
     /// Write a report on a profile and a plan as one HTML file
     #[command(after_help = "Examples:
   tiercel report app.profile -o app.html
@@ -91,7 +101,9 @@ Examples:
     /// Show objects of running programs by heat, size, site or node
     #[command(after_help = "Examples:
   tiercel top
-  tiercel top --once --by size --limit 10")]
+  tiercel top --once --by size --limit 10
+  tiercel top --processes --once
+While it runs, the key ? explains keys and columns.")]
     Top(TopArgs),
     /// Show recent moves and their reasons
     #[command(after_help = "Example: tiercel why --limit 10")]
@@ -131,11 +143,20 @@ Examples:
         shell: clap_complete::Shell,
     },
     /// Print a manual page
-    #[command(after_help = "Example: tiercel man run | man -l -")]
-    Man {
-        /// The verb; without one, the page of tiercel itself
-        verb: Option<String>,
-    },
+    #[command(after_help = "Examples:
+  tiercel man run | man -l -
+  tiercel man lab compare | man -l -
+  tiercel man --all /usr/local/share/man/man1")]
+    Man(ManArgs),
+}
+
+#[derive(ClapArgs, Debug)]
+pub struct ManArgs {
+    /// The verb, and one of its own; without one, the page of tiercel itself
+    pub verb: Vec<String>,
+    /// Write the pages of all verbs to files in this folder
+    #[arg(long, value_name = "FOLDER", conflicts_with = "verb")]
+    pub all: Option<PathBuf>,
 }
 
 /// Options of both `run` and `daemon`. Each overrides the configuration file.
@@ -200,20 +221,25 @@ pub struct RunArgs {
     /// plan falls short of its prediction
     #[arg(long, requires = "plan")]
     pub adapt: bool,
-    /// Rows of the summary's table
-    #[arg(long, value_name = "ROWS", default_value_t = 10)]
-    pub rows: usize,
-    /// Print the summary as JSON
+    /// Print the whole summary. Without it three lines are printed, and none where standard error
+    /// is no terminal
+    #[arg(long, short)]
+    pub verbose: bool,
+    /// Rows of the whole summary's table, which is printed then; 10 by default
+    #[arg(long, value_name = "ROWS")]
+    pub rows: Option<usize>,
+    /// Print the whole summary as JSON
     #[arg(long)]
     pub json: bool,
-    /// Write the summary to this file instead of standard error
+    /// Write the whole summary to this file instead of standard error
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Print no summary
-    #[arg(long, short)]
+    #[arg(long, short, conflicts_with = "verbose")]
     pub quiet: bool,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    #[arg(value_hint = clap::ValueHint::CommandWithArguments)]
     pub program: Vec<OsString>,
 }
 
@@ -311,17 +337,23 @@ pub struct DaemonArgs {
 #[derive(ClapArgs, Debug, Default)]
 pub struct PeerArgs {
     /// Control socket; default: the socket of the only running daemon or run
-    #[arg(long, value_name = "SOCKET")]
+    #[arg(long, value_name = "SOCKET", conflicts_with = "pid")]
     pub socket: Option<PathBuf>,
+    /// The run that hosts this process, or is it
+    #[arg(long, value_name = "N")]
+    pub pid: Option<u32>,
 }
 
 #[derive(ClapArgs, Debug)]
 pub struct TopArgs {
     #[command(flatten)]
     pub peer: PeerArgs,
-    /// Sort order
+    /// Sort order of sites
     #[arg(long, value_enum, default_value_t = OrderArg::Heat)]
     pub by: OrderArg,
+    /// Show processes instead of sites, those with most memory first
+    #[arg(long)]
+    pub processes: bool,
     /// Rows
     #[arg(long, default_value_t = 20)]
     pub limit: usize,

@@ -58,7 +58,7 @@ pub fn attach(args: &AttachArgs) -> Result<()> {
     }
     note(format_args!("tiercel: {target} by OS page, mode {mode}, sampler {name}"));
     let report = tier(attachment, &stop)?;
-    if args.json { say_json(&report) } else { say(&text(&report)) }
+    if args.json { say_json("attach", &report) } else { say(&text(&report)) }
 }
 
 /// What to tier. A control group may be given as below /sys/fs/cgroup, as `systemd-cgls` and

@@ -3,10 +3,10 @@
 //! compiler, whose exit status is its own. Knows nothing of what a check is.
 
 use crate::cc_words::{Parts, Request};
-use crate::host::EXIT_REFUSED;
+use crate::exit;
 use crate::library;
 use crate::program::find;
-use crate::terminal::note;
+use crate::terminal::{note, reason};
 use anyhow::{Context, Result, bail};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
@@ -83,8 +83,8 @@ pub fn compile(language: Language, words: &[OsString]) -> ExitCode {
         Ok(mut command) => anyhow::Error::from(command.exec()),
         Err(error) => error,
     };
-    note(format_args!("tiercel: {failed:#}; nothing was compiled"));
-    ExitCode::from(EXIT_REFUSED)
+    note(format_args!("tiercel: {}; nothing was compiled", reason(&failed)));
+    ExitCode::from(exit::REFUSED)
 }
 
 fn command(language: Language, words: &[OsString]) -> Result<Command> {

@@ -145,7 +145,13 @@ fn open(
     // Nothing moves where a profile is made: there is nothing to model.
     let real = is_here || config.record.is_some();
     let machine = match settings.machine.name.as_str() {
-        "" if !real => machine.modelled(&described(DEFAULT_MODELLED_MACHINE)?),
+        "" if !real => {
+            remarks.push(format!(
+                "this machine has one tier of memory: moves are modelled on \
+                 {DEFAULT_MODELLED_MACHINE}; --machine names another"
+            ));
+            machine.modelled(&described(DEFAULT_MODELLED_MACHINE)?)
+        }
         _ => machine,
     };
     let mover: Box<dyn Mover + Send> = if real {

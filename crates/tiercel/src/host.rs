@@ -6,21 +6,24 @@
 //! that another process sends to us alone (`kill`) is passed on. Signals we inherited as ignored
 //! stay ignored.
 
+use crate::exit;
+use crate::program::find;
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Resource, Rlimit, Signal, WaitOptions, WaitStatus};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::iterator::exfiltrator::origin::Origin;
-use std::ffi::OsString;
-use std::process::{Command, ExitCode};
+use std::ffi::{OsStr, OsString};
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitCode};
 
-/// Exit status when we refuse before the program starts (as `timeout`, `env` and `nohup` do).
-pub const EXIT_REFUSED: u8 = 125;
-/// Exit status when the program was found and cannot be executed.
-pub const EXIT_NOT_EXECUTABLE: u8 = 126;
-/// Exit status when the program was not found.
-pub const EXIT_NOT_FOUND: u8 = 127;
+/// Runs scripts without an interpreter (POSIX, `execvp`).
+const SHELL: &str = "/bin/sh";
+
+/// Bytes of a file in which bash looks for a zero to distinguish programs from scripts.
+const SCRIPT_HEAD_BYTES: u64 = 80;
 
 /// Signals that are caught, and passed on unless the program has them already.
 const PASSED_ON: [i32; 6] = [SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2];
@@ -71,10 +74,10 @@ impl StartError {
     pub fn status(&self) -> u8 {
         match self {
             StartError::Program { error, .. } if error.kind() == std::io::ErrorKind::NotFound => {
-                EXIT_NOT_FOUND
+                exit::NOT_FOUND
             }
-            StartError::Program { .. } => EXIT_NOT_EXECUTABLE,
-            StartError::Signals(_) => EXIT_REFUSED,
+            StartError::Program { .. } => exit::NOT_EXECUTABLE,
+            StartError::Signals(_) => exit::REFUSED,
         }
     }
 }
@@ -91,8 +94,17 @@ impl Hosted {
         // program begins with default ones; what was ignored is not caught and stays ignored.
         let signals =
             SignalsInfo::<WithOrigin>::new(caught.chain([SIGCHLD])).map_err(StartError::Signals)?;
-        let (name, args) = program.split_first().expect("clap requires a program");
-        let child = Command::new(name).args(args).envs(added.iter().map(|(k, v)| (k, v))).spawn();
+        let name = program.first().expect("clap requires a program");
+        let child = spawn(program, added).or_else(|error| match script(&error, name) {
+            Some(script) => {
+                let words: Vec<OsString> = [SHELL.into(), script.into()]
+                    .into_iter()
+                    .chain(program[1..].to_vec())
+                    .collect();
+                spawn(&words, added)
+            }
+            None => Err(error),
+        });
         let child = child.map_err(|error| StartError::Program {
             program: name.to_string_lossy().into_owned(),
             error,
@@ -152,6 +164,25 @@ impl Hosted {
             let _ = rustix::process::kill_process(self.pid, signal);
         }
     }
+}
+
+fn spawn(program: &[OsString], added: &[(&str, OsString)]) -> std::io::Result<Child> {
+    let mut command = Command::new(&program[0]);
+    command.args(&program[1..]).envs(added.iter().map(|(name, value)| (name, value)));
+    command.spawn()
+}
+
+/// The file of a script that the kernel refused, because it names no interpreter: shells and
+/// `execvp` run it with `sh`. `None`: the kernel refused something else.
+fn script(error: &std::io::Error, name: &OsStr) -> Option<PathBuf> {
+    if error.raw_os_error() != Some(rustix::io::Errno::NOEXEC.raw_os_error()) {
+        return None;
+    }
+    let file = find(name, std::env::var_os("PATH").as_deref())?;
+    let mut head = Vec::new();
+    std::fs::File::open(&file).ok()?.take(SCRIPT_HEAD_BYTES).read_to_end(&mut head).ok()?;
+    let line = head.split(|&byte| byte == b'\n').next().unwrap_or_default();
+    (!line.contains(&0)).then_some(file)
 }
 
 /// Ends this process the way the program ended.

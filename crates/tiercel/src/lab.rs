@@ -2,11 +2,11 @@
 //! In: [`LabArgs`]. Out: the guest's output and the exit status of what ran in it.
 //! Knows nothing of how a guest is made.
 
-use crate::host::EXIT_REFUSED;
+use crate::exit;
 use crate::lab_bench::{self, AgentArgs, BenchArgs, CompareArgs, ReportArgs};
 use crate::lab_guest::{GuestArgs, options};
 use crate::lab_truth::{self, TruthArgs};
-use crate::terminal::note;
+use crate::terminal::{complain, note};
 use anyhow::{Context, Result};
 use clap::{Args as ClapArgs, Subcommand};
 use std::path::PathBuf;
@@ -99,9 +99,10 @@ pub fn lab(args: &LabArgs) -> ExitCode {
         LabVerb::Truth(args) => lab_truth::truth(args),
         LabVerb::Agent(args) => lab_bench::agent(args),
     };
+    let runs = matches!(args.verb, LabVerb::Run(_) | LabVerb::Shell(_) | LabVerb::Truth(_));
     done.unwrap_or_else(|error| {
-        note(format_args!("tiercel: {error:#}"));
-        ExitCode::from(EXIT_REFUSED)
+        complain(&error);
+        ExitCode::from(if runs { exit::REFUSED } else { exit::FAILED })
     })
 }
 

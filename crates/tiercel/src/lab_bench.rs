@@ -277,7 +277,7 @@ fn print_failures(summary: &Summary, tally: &Tally) {
 fn show(summary: &Summary, json: bool, results: &Path) -> Result<()> {
     if json {
         for result in summary.results() {
-            say_json(result)?;
+            say_json("lab-run", result)?;
         }
     } else {
         say(&summary.short())?;

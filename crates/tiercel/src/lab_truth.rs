@@ -114,7 +114,7 @@ pub fn truth(args: &TruthArgs) -> Result<ExitCode> {
     let found = join(&trace.path, origin_ns, &lives, &processes, profile.sites.len())?;
     let report = report(&profile, &found);
     if args.json {
-        say_json(&report)?;
+        say_json("lab-truth", &report)?;
     } else {
         say(&text(&report, args.rows))?;
     }

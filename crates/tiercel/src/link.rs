@@ -1,6 +1,8 @@
 //! Talks to a running daemon over its control socket.
 //! In: a request. Out: its answer as JSON. Knows nothing of what answers mean.
 
+use crate::args::PeerArgs;
+use crate::terminal::printable;
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use serde_json::Value;
@@ -18,6 +20,13 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest answer that is read, bytes: ROWS_MAX rows of 4 KiB.
 const ANSWER_BYTES_MAX: u64 = 8 << 20;
 
+/// Names of the control sockets of runs, before and after the number of the process that hosts.
+const RUN: &str = "run-";
+const CONTROL: &str = ".control";
+
+/// Generations between a process and its host that are followed; a build has some ten.
+const ANCESTORS_MAX: usize = 64;
+
 /// A connection to a daemon.
 pub struct Link {
     stream: BufReader<UnixStream>,
@@ -31,10 +40,18 @@ struct Reply {
 }
 
 impl Link {
-    /// Connects to `socket`, or to the only daemon or run that is there.
-    pub fn open(socket: Option<&Path>) -> Result<Link> {
-        let path = socket.map_or_else(|| find(&usual_directory()), |path| Ok(path.to_owned()))?;
-        let stream = connect(&path)?;
+    /// Connects to the daemon or run that the user names, or to the only one that is there.
+    pub fn of(peer: &PeerArgs) -> Result<Link> {
+        match (&peer.socket, peer.pid) {
+            (Some(path), _) => Link::open(path),
+            (None, Some(pid)) => Link::open(&find_pid(&usual_directory(), pid)?),
+            (None, None) => Link::open(&find(&usual_directory())?),
+        }
+    }
+
+    /// Connects to a control socket.
+    pub fn open(path: &Path) -> Result<Link> {
+        let stream = connect(path)?;
         stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
         Ok(Link { stream: BufReader::new(stream) })
@@ -79,6 +96,13 @@ fn connect(path: &Path) -> Result<UnixStream> {
     Ok(stream)
 }
 
+/// A run whose control socket answers.
+struct RunningRun {
+    socket: PathBuf,
+    /// The process that hosts.
+    pid: u32,
+}
+
 /// The machine-wide daemon's control socket, or that of the only run.
 fn find(directory: &Path) -> Result<PathBuf> {
     remove_stale(directory);
@@ -86,25 +110,62 @@ fn find(directory: &Path) -> Result<PathBuf> {
     if connect(&daemon).is_ok() {
         return Ok(daemon);
     }
-    let mut runs: Vec<PathBuf> = std::fs::read_dir(directory)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|entry| entry.path())
-        .filter(|path| path.extension().is_some_and(|e| e == "control"))
-        .filter(|path| connect(path).is_ok())
-        .collect();
-    runs.sort();
-    match runs.as_slice() {
-        [only] => Ok(only.clone()),
+    match runs(directory).as_slice() {
+        [only] => Ok(only.socket.clone()),
         [] => bail!(
             "no daemon or run was found in {}; start one with `tiercel run` or `tiercel daemon`, \
              or name its control socket with --socket",
             directory.display()
         ),
-        several => bail!(
-            "several runs are active; choose one with --socket: {}",
-            several.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(", ")
-        ),
+        several => {
+            let lines = several.iter().map(|run| format!("\n  {:>7}  {}", run.pid, words(run.pid)));
+            let lines: String = lines.collect();
+            bail!("several runs are active; choose one with --pid:{lines}")
+        }
     }
+}
+
+/// The control socket of the run that is this process, or that hosts it.
+fn find_pid(directory: &Path, pid: u32) -> Result<PathBuf> {
+    remove_stale(directory);
+    let runs = runs(directory);
+    // A process is the descendant of its host, unless it was handed to another parent.
+    let mut of = Some(pid);
+    for _ in 0..ANCESTORS_MAX {
+        let Some(ancestor) = of else { break };
+        if let Some(run) = runs.iter().find(|run| run.pid == ancestor) {
+            return Ok(run.socket.clone());
+        }
+        of = parent(ancestor);
+    }
+    let daemon = control_path(directory, DAEMON_NAME);
+    if connect(&daemon).is_ok() {
+        return Ok(daemon);
+    }
+    bail!("no run in {} hosts process {pid}", directory.display())
+}
+
+fn runs(directory: &Path) -> Vec<RunningRun> {
+    let run = |path: PathBuf| {
+        let name = path.file_name()?.to_str()?.strip_prefix(RUN)?.strip_suffix(CONTROL)?;
+        let pid = name.parse().ok()?;
+        connect(&path).is_ok().then_some(RunningRun { socket: path, pid })
+    };
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut runs: Vec<RunningRun> = entries.filter_map(|entry| run(entry.path())).collect();
+    runs.sort_by_key(|run| run.pid);
+    runs
+}
+
+/// The command line of a process.
+fn words(pid: u32) -> String {
+    let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words = String::from_utf8_lossy(&words);
+    printable(words.trim_end_matches('\0').replace('\0', " ").as_str())
+}
+
+fn parent(pid: u32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
+    line.trim().parse().ok().filter(|pid| *pid != 0)
 }

@@ -10,9 +10,13 @@
 
 mod args;
 mod attach;
+mod brief;
 mod cc;
 mod cc_words;
 mod engine;
+mod exit;
+mod figures;
+mod heat;
 mod host;
 mod lab;
 mod lab_bench;
@@ -37,8 +41,9 @@ mod table;
 mod terminal;
 mod verbs;
 mod whatif;
+mod wss;
 
-use crate::terminal::note;
+use crate::terminal::complain;
 use args::{Args, Verb};
 use clap::Parser;
 use std::ffi::OsString;
@@ -52,11 +57,9 @@ fn main() -> ExitCode {
     let verb = match Args::try_parse() {
         Ok(args) => args.verb,
         Err(error) => {
-            // Help and version are no errors; a bad command line never ends with status 0, and for
-            // `run` never with a status that the program might have had.
+            // Help and version are no errors.
             let _ = error.print();
-            let refused = if error.use_stderr() { host::EXIT_REFUSED } else { 0 };
-            return ExitCode::from(refused);
+            return ExitCode::from(if error.use_stderr() { exit::usage(&words) } else { 0 });
         }
     };
     let done = match &verb {
@@ -68,6 +71,8 @@ fn main() -> ExitCode {
         Verb::Profile(args) => profile::profile(args),
         Verb::Plan(args) => plan::plan(args),
         Verb::Whatif(args) => whatif::whatif(args),
+        Verb::Heat(args) => heat::heat(args),
+        Verb::Wss(args) => wss::wss(args),
         Verb::Report(args) => report::report(args),
         Verb::Replay(args) => replay::replay(args),
         Verb::Attach(args) => attach::attach(args),
@@ -76,19 +81,19 @@ fn main() -> ExitCode {
         Verb::Why(args) => verbs::why(args),
         Verb::Status(args) => verbs::status(args),
         Verb::Topo(args) => verbs::topo(args),
-        Verb::Doctor(args) => verbs::doctor(args),
+        Verb::Doctor(args) => return verbs::doctor(args),
         Verb::Config(args) => verbs::config(args),
         Verb::Lab(args) => return lab::lab(args),
         Verb::Broker => privilege::serve_as_broker(),
         Verb::Symbolize => tiercel_symbolize::serve().map_err(Into::into),
         Verb::Completions { shell } => verbs::completions(*shell),
-        Verb::Man { verb } => verbs::man(verb.as_deref()),
+        Verb::Man(args) => verbs::man(args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            note(format_args!("tiercel: {error:#}"));
-            ExitCode::FAILURE
+            complain(&error);
+            ExitCode::from(exit::FAILED)
         }
     }
 }

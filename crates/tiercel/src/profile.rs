@@ -20,14 +20,14 @@ pub fn profile(args: &ProfileArgs) -> Result<()> {
         ProfileVerb::Show { profile, rows, json } => {
             let overview = read(profile)?.overview();
             if *json {
-                return say_json(&overview);
+                return say_json("profile", &overview);
             }
             say(&shown(&overview, *rows))
         }
         ProfileVerb::Diff { before, after, rows, json } => {
             let diff = diff(&read(before)?.overview(), &read(after)?.overview());
             if *json {
-                return say_json(&diff);
+                return say_json("profile-diff", &diff);
             }
             say(&differences(&diff, *rows))
         }
@@ -35,7 +35,7 @@ pub fn profile(args: &ProfileArgs) -> Result<()> {
             let relation = if *ranks { Relation::Parts } else { Relation::Runs };
             let overview = merge_all(output, relation, *limit, profiles)?;
             if *json {
-                return say_json(&overview);
+                return say_json("profile", &overview);
             }
             let (runs, objects) = (overview.runs.len(), overview.objects);
             say(&format!("{}: {runs} runs, {objects} allocations\n", output.display()))

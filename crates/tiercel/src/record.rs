@@ -6,13 +6,14 @@
 
 use crate::args::EngineArgs;
 use crate::engine::{recording_engine, settings};
-use crate::host::{EXIT_REFUSED, Ending, end_like};
+use crate::exit;
+use crate::host::{Ending, end_like};
 use crate::privilege::symbol_reader;
 use crate::program::find;
 use crate::record_args::RecordArgs;
 use crate::run::{Ended, Started, host_with_runtime, refuse};
 use crate::show::mixed;
-use crate::terminal::{note, printable};
+use crate::terminal::{complain, format_name, note, printable};
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -89,12 +90,12 @@ fn finish(
     started: Started,
     speeds: Speeds,
 ) -> ExitCode {
-    let Ended { ending, final_report, remarks } = started.wait();
+    let Ended { ending, final_report, remarks, .. } = started.wait();
     let ending = match ending {
         Ok(ending) => ending,
         Err(error) => {
-            note(format_args!("tiercel: {error:#}"));
-            return ExitCode::from(EXIT_REFUSED);
+            complain(&error);
+            return ExitCode::from(exit::REFUSED);
         }
     };
     let problems =
@@ -127,7 +128,7 @@ fn finish(
             }
             note(format_args!("tiercel: {}: {}", output.display(), overview_line(&overview)));
         }
-        Err(error) => note(format_args!("tiercel: {error:#}")),
+        Err(error) => complain(&error),
     }
     end_like(ending)
 }
@@ -212,6 +213,7 @@ fn overview_line(overview: &Overview) -> String {
 
 fn json(overview: &Overview, output: &Path, ending: Ending) -> serde_json::Value {
     serde_json::json!({
+        "format": format_name("record"),
         "profile": output.display().to_string(),
         "exit_status": ending.shell_status(),
         "overview": overview,

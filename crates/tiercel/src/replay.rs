@@ -92,7 +92,7 @@ pub fn replay(args: &ReplayArgs) -> Result<()> {
         let (machine, period, scale) = (args.machine.as_str(), args.period, args.scale);
         let all =
             Printed { machine, seed, seeds, period, scale, lost, summary, energy, comparisons };
-        return say_json(&all);
+        return say_json("replay", &all);
     }
     say(&text(args, &comparisons, (&summary, &energy), &lost))
 }

@@ -5,7 +5,7 @@
 
 use crate::plan::{PLAN_COLUMNS, nodes, plan_cells};
 use crate::plan_args::{ReportArgs, StrategyArg};
-use crate::whatif::{Point, machines_of, plot, points_of};
+use crate::whatif::{OPEN, Point, machines_of, plot, points_of};
 use anyhow::{Context, Result};
 use std::collections::HashMap;
 use std::path::Path;
@@ -185,6 +185,9 @@ fn add_curve(page: &mut Page, args: &ReportArgs, profile: &Profile) -> Result<()
     }
     if points.is_empty() {
         return Ok(());
+    }
+    if points.iter().any(Point::is_bounded) {
+        page.paragraph(&format!("The bars are {OPEN}."));
     }
     page.figure(
         &plot(&points),

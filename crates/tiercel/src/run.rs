@@ -6,16 +6,19 @@
 //! daemon works on a thread of its own, and if it fails the program goes on.
 
 use crate::args::RunArgs;
+use crate::brief::{Around, brief, cost_ratio};
 use crate::engine::{Engine, UNOBSERVED, engine, settings};
-use crate::host::{EXIT_REFUSED, Ending, Hosted, StartError, end_like};
+use crate::exit;
+use crate::host::{Ending, Hosted, StartError, end_like};
 use crate::privilege::{Privilege, symbol_reader};
 use crate::program::{find, hindrance};
-use crate::terminal::{json_line, note};
+use crate::terminal::{complain, json_of, note, printable, reason};
 use crate::{library, show};
 use anyhow::{Context, Result, bail};
 use std::ffi::OsString;
-use std::io::Write;
-use std::path::Path;
+use std::fs::{File, OpenOptions};
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -29,22 +32,53 @@ use tiercel_symbolize::Symbols;
 /// Where the runtime finds the daemon.
 const SOCKET_VARIABLE: &str = "TIERCEL_SOCKET";
 
+/// Rows of the summary's table.
+const ROWS: usize = 10;
+
 type Running = JoinHandle<Result<FinalReport, DaemonError>>;
 
 /// Runs the program; what it returns is the program's ending, or a refusal to start it.
 pub fn run(args: &RunArgs) -> ExitCode {
+    let output = match args.output.as_deref().map(SummaryFile::open).transpose() {
+        Ok(output) => output,
+        Err(error) => return refuse(&error),
+    };
     match start(args) {
-        Ok(started) => started.finish(args),
+        Ok(started) => started.finish(args, output),
         Err(error) => refuse(&error),
+    }
+}
+
+/// Where the summary is written. It is opened before the program starts: a run of hours must not
+/// end with a path that was misspelt.
+struct SummaryFile {
+    path: PathBuf,
+    file: File,
+}
+
+impl SummaryFile {
+    fn open(path: &Path) -> Result<SummaryFile> {
+        // What is there is kept until there is a summary.
+        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
+        let file = file.with_context(|| format!("cannot write the summary {}", path.display()))?;
+        Ok(SummaryFile { path: path.to_owned(), file })
+    }
+
+    fn write(mut self, text: &str) -> Result<()> {
+        let cannot = || format!("cannot write the summary {}", self.path.display());
+        if self.file.metadata().is_ok_and(|file| file.is_file()) {
+            self.file.set_len(0).with_context(cannot)?;
+        }
+        self.file.write_all(text.as_bytes()).with_context(cannot)
     }
 }
 
 /// Reports why the program was not started.
 pub fn refuse(error: &anyhow::Error) -> ExitCode {
-    note(format_args!("tiercel: {error:#}; the program was not started"));
+    note(format_args!("tiercel: {}; the program was not started", reason(error)));
     match error.downcast_ref::<StartError>() {
         Some(start) => ExitCode::from(start.status()),
-        None => ExitCode::from(EXIT_REFUSED),
+        None => ExitCode::from(exit::REFUSED),
     }
 }
 
@@ -54,6 +88,7 @@ pub struct Started {
     daemon: Running,
     handle: Handle,
     remarks: Vec<String>,
+    ratio: Option<f64>,
 }
 
 fn start(args: &RunArgs) -> Result<Started> {
@@ -128,10 +163,11 @@ fn host(program: &[OsString], engine: Engine, library: &Path) -> Result<Started>
     if let Some(found) = find(&program[0], path.as_deref())
         && let Some(hindrance) = hindrance(&found)
     {
-        remarks.push(hindrance.to_string());
+        remarks.insert(0, hindrance.to_string());
     }
     // Concurrent runs of one user have sockets of their own.
     config.name = format!("run-{}", std::process::id());
+    let ratio = cost_ratio(&parts.machine);
     let daemon = Daemon::new(config, parts)?;
     let users = std::env::var_os("LD_PRELOAD");
     let mut added: Vec<(&str, OsString)> = vec![
@@ -145,7 +181,7 @@ fn host(program: &[OsString], engine: Engine, library: &Path) -> Result<Started>
         .spawn(move || daemon.run())
         .context("cannot start the daemon's thread")?;
     match Hosted::start(program, &added) {
-        Ok(hosted) => Ok(Started { hosted, daemon, handle, remarks }),
+        Ok(hosted) => Ok(Started { hosted, daemon, handle, remarks, ratio }),
         Err(error) => {
             handle.stop();
             // No program attached, so there is no summary to show.
@@ -160,31 +196,29 @@ impl Started {
     pub fn wait(mut self) -> Ended {
         let ending = self.hosted.wait();
         self.handle.stop();
-        let mut remarks = self.remarks;
+        let (mut remarks, ratio) = (self.remarks, self.ratio);
         let failure = match self.daemon.join() {
             Ok(Ok(final_report)) => {
-                return Ended { ending, final_report: Some(final_report), remarks };
+                return Ended { ending, final_report: Some(final_report), remarks, ratio };
             }
             Ok(Err(error)) => format!(": {error}"),
             Err(_) => " by a panic, which is a defect".to_owned(),
         };
         remarks.push(format!("the daemon failed{failure}; the program went on without it"));
-        Ended { ending, final_report: None, remarks }
+        Ended { ending, final_report: None, remarks, ratio }
     }
 
-    fn finish(self, args: &RunArgs) -> ExitCode {
-        let Ended { ending, final_report, remarks } = self.wait();
-        let ending = match ending {
-            Ok(ending) => ending,
+    fn finish(self, args: &RunArgs, output: Option<SummaryFile>) -> ExitCode {
+        let ended = self.wait();
+        let ending = match &ended.ending {
+            Ok(ending) => *ending,
             Err(error) => {
-                note(format_args!("tiercel: {error:#}"));
-                return ExitCode::from(EXIT_REFUSED);
+                complain(error);
+                return ExitCode::from(exit::REFUSED);
             }
         };
-        if !args.quiet
-            && let Err(error) = report(args, final_report.as_ref(), &remarks, ending)
-        {
-            note(format_args!("tiercel: cannot write the summary: {error:#}"));
+        if let Err(error) = report(args, output, &ended, ending) {
+            complain(&error);
         }
         end_like(ending)
     }
@@ -198,50 +232,93 @@ pub struct Ended {
     pub final_report: Option<FinalReport>,
     /// For the user.
     pub remarks: Vec<String>,
+    /// How many times as long as the fastest memory the slowest takes.
+    ratio: Option<f64>,
 }
 
 /// Writes the summary to the requested destination. It never changes the program's exit status.
 fn report(
     args: &RunArgs,
-    final_report: Option<&FinalReport>,
-    remarks: &[String],
+    output: Option<SummaryFile>,
+    ended: &Ended,
     ending: Ending,
 ) -> Result<()> {
+    let is_whole = args.json || args.verbose || args.rows.is_some() || output.is_some();
+    // A defect of ours is stated in any case.
+    let is_asked = is_whole || std::io::stderr().is_terminal() || ended.final_report.is_none();
+    if args.quiet || !is_asked {
+        return Ok(());
+    }
     let mut symbols = Symbols::new(&symbol_reader());
-    let text = if args.json {
-        let mut value = match final_report {
-            Some(final_report) => show::named_json(final_report, &mut symbols)?,
-            None => serde_json::json!({}),
-        };
-        value["remarks"] = remarks.into();
-        value["exit_status"] = ending.shell_status().into();
-        json_line(&value)?
-    } else {
-        text(args, final_report, remarks, &mut symbols)
+    let text = match (args.json, is_whole) {
+        (true, _) => json(ended, ending, &mut symbols)?,
+        (_, true) => {
+            let (report, remarks) = (ended.final_report.as_ref(), &ended.remarks);
+            prefixed(&text(args, report, remarks, &mut symbols))
+        }
+        (_, false) => prefixed(&short_text(args, ended, &mut symbols)),
     };
-    match &args.output {
-        Some(path) => std::fs::write(path, text).with_context(|| path.display().to_string()),
+    match output {
+        Some(output) => output.write(&text),
         None => Ok(std::io::stderr().write_all(text.as_bytes())?),
     }
 }
 
+fn json(ended: &Ended, ending: Ending, symbols: &mut Symbols) -> Result<String> {
+    let mut value = match &ended.final_report {
+        Some(final_report) => show::named_json(final_report, symbols)?,
+        None => serde_json::json!({}),
+    };
+    value["remarks"] = ended.remarks.as_slice().into();
+    value["exit_status"] = ending.shell_status().into();
+    Ok(json_of("run", &value)?)
+}
+
+/// The whole summary.
 fn text(
     args: &RunArgs,
     final_report: Option<&FinalReport>,
     remarks: &[String],
     symbols: &mut Symbols,
 ) -> String {
-    let mut out = String::from("\n");
+    let mut out = String::new();
     if let Some(final_report) = final_report {
+        // The reason comes first.
         if final_report.summary.clients.attached == 0 {
+            out.push_str(&remarked(remarks));
             out.push_str("no process attached: no objects were tracked\n");
         }
-        out.push_str(&show::final_report(final_report, symbols, args.rows));
+        let rows = args.rows.unwrap_or(ROWS);
+        out.push_str(&show::final_report(final_report, symbols, rows));
     }
-    for remark in remarks {
-        out.push_str(&format!("remark     {remark}\n"));
+    if final_report.is_none_or(|report| report.summary.clients.attached > 0) {
+        out.push_str(&remarked(remarks));
     }
-    out.lines().map(|line| format!("tiercel: {line}").trim_end().to_owned() + "\n").collect()
+    out
+}
+
+/// Three lines, or the remarks where there are no figures.
+fn short_text(args: &RunArgs, ended: &Ended, symbols: &mut Symbols) -> String {
+    let Some(final_report) = &ended.final_report else { return remarked(&ended.remarks) };
+    let words: Vec<String> =
+        args.program.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    let around = Around {
+        ratio: ended.ratio,
+        remarks: &ended.remarks,
+        program: printable(&words.join(" ")),
+        has_plan: args.plan.is_some(),
+    };
+    brief(final_report, &around, symbols)
+}
+
+/// Each line with our name before it, to be distinguished from the program's; a blank line first.
+fn prefixed(text: &str) -> String {
+    let lines = std::iter::once("").chain(text.lines());
+    lines.map(|line| format!("tiercel: {line}").trim_end().to_owned() + "\n").collect()
+}
+
+fn remarked(remarks: &[String]) -> String {
+    remarks.iter().map(|remark| format!("remark     {remark}\n")).collect()
 }
 
 #[cfg(test)]

@@ -1,14 +1,12 @@
 //! The summary of a run or a daemon, as text.
 //! In: a [`FinalReport`]. Out: lines. Knows nothing of where they go.
 
+use crate::figures::figures;
 use crate::table::{Align, Table};
 use crate::terminal::printable;
 use std::collections::BTreeMap;
-use std::fmt::{Display, Write};
-use std::time::Duration;
-use tiercel_daemon::{
-    Coverage, FinalReport, Fits, Origin, PlanSummary, Sharer, SiteRow, Summary, Use, judge,
-};
+use std::fmt::Write;
+use tiercel_daemon::{FinalReport, Fits, Origin, ProcessRow, Sharer, SiteRow, Summary, Use, judge};
 use tiercel_ledger::confidence::{Estimate, Ranking, SAMPLES_WANTED};
 use tiercel_machine::{NodeId, number, short_bytes};
 use tiercel_profile::{Mixed, MixedSite};
@@ -21,24 +19,32 @@ const NAMED_MAX: usize = 500;
 pub fn final_report(final_report: &FinalReport, symbols: &mut Symbols, rows: usize) -> String {
     let mut out = String::new();
     if !final_report.sites.is_empty() {
-        out.push_str(&ranked(final_report, symbols, rows));
+        out.push_str(&ranking(final_report, symbols, rows));
     }
     out.push_str(&figures(&final_report.summary));
     out
 }
 
-/// The sites in the order that evidence allows, and how sure it is.
-fn ranked(final_report: &FinalReport, symbols: &mut Symbols, rows: usize) -> String {
-    let summary = &final_report.summary;
+/// Named rows in the order that evidence allows, and how sure that is.
+pub fn ranked(
+    final_report: &FinalReport,
+    symbols: &mut Symbols,
+) -> (Vec<(String, SiteRow)>, Ranking) {
+    let evidence = &final_report.summary.evidence;
     let mut sites = final_report.sites.clone();
-    let is_ranked = summary.evidence.samples >= SAMPLES_WANTED;
-    if !is_ranked {
+    if evidence.samples < SAMPLES_WANTED {
         sites.sort_by_key(|row| std::cmp::Reverse(row.used.peak_bytes));
     }
     sites.truncate(NAMED_MAX);
     let (names, mut merged): (Vec<_>, Vec<_>) = merge(&sites, symbols).into_iter().unzip();
-    let ranking = judge(&mut merged, &summary.evidence);
-    let mut places: Vec<_> = names.into_iter().zip(merged).collect();
+    let ranking = judge(&mut merged, evidence);
+    (names.into_iter().zip(merged).collect(), ranking)
+}
+
+/// The sites in that order, and what it is worth.
+fn ranking(final_report: &FinalReport, symbols: &mut Symbols, rows: usize) -> String {
+    let summary = &final_report.summary;
+    let (mut places, ranking) = ranked(final_report, symbols);
     let rest = places.len().saturating_sub(rows);
     places.truncate(rows);
     let mut out = heading(&ranking, summary.elapsed_ms);
@@ -115,28 +121,67 @@ pub fn mixed(row: &SiteRow, symbols: &mut Symbols) -> Mixed {
     Mixed { samples: row.shared.samples, sites: row.shared.sharers.iter().map(site).collect() }
 }
 
-fn table(places: &[(String, SiteRow)], summary: &Summary, is_live: bool) -> String {
+/// Columns of a table of sites that live.
+pub const SITE_COLUMNS: [(&str, Align); 9] = [
+    ("", Align::Left),
+    ("size", Align::Right),
+    ("objects", Align::Right),
+    ("fits", Align::Left),
+    ("accesses", Align::Right),
+    ("per KiB", Align::Right),
+    ("heat/s", Align::Right),
+    ("node", Align::Left),
+    ("where", Align::Left),
+];
+
+/// Which of them is the share of accesses once all is over.
+const HEAT_COLUMN: usize = 6;
+
+/// A table of processes.
+pub fn processes(rows: &[ProcessRow], summary: &Summary) -> String {
     use Align::{Left, Right};
     let mut table = Table::new(&[
-        ("", Left),
+        ("pid", Right),
         ("size", Right),
-        ("objects", Right),
-        ("fits", Left),
+        ("peak", Right),
         ("accesses", Right),
-        ("per KiB", Right),
-        if is_live { ("heat/s", Right) } else { ("share", Left) },
+        ("samples", Right),
         ("node", Left),
-        ("where", Left),
+        ("program", Left),
     ]);
+    for row in rows {
+        table.row(vec![
+            row.pid.to_string(),
+            short_bytes(row.live_bytes),
+            short_bytes(row.peak_bytes),
+            short_count(row.accesses),
+            row.samples.to_string(),
+            nodes(&row.nodes, &summary.nodes),
+            row.program.clone(),
+        ]);
+    }
+    table.text()
+}
+
+fn table(places: &[(String, SiteRow)], summary: &Summary, is_live: bool) -> String {
+    let mut columns = SITE_COLUMNS;
+    if !is_live {
+        columns[HEAT_COLUMN] = ("share", Align::Left);
+    }
+    let mut table = Table::new(&columns);
+    // Where all has room, there is nothing to choose.
+    let has_room =
+        summary.budget.fast_bytes >= summary.objects.peak_bytes && summary.objects.peak_bytes > 0;
     for (name, row) in places {
         let used = &row.used;
         let lives = used.live_bytes > 0;
         let heat = if lives { used.heat } else { used.heat_max };
+        let fit = if lives { &used.fits } else { &used.last_fits };
         table.row(vec![
-            if row.deserves_fast { "*" } else { "" }.to_owned(),
-            short_bytes(if lives { used.live_bytes } else { used.peak_bytes }),
+            if row.deserves_fast && !has_room { "*" } else { "" }.to_owned(),
+            size(used),
             used.births.to_string(),
-            fits(if lives { &used.fits } else { &used.last_fits }),
+            if has_room { "all".to_owned() } else { fits(fit) },
             short_count(used.reads + used.writes),
             short_count(number::saturating_u64(used.density() * 1024.0)),
             if is_live { short_count(number::saturating_u64(heat)) } else { share(used) },
@@ -145,6 +190,15 @@ fn table(places: &[(String, SiteRow)], summary: &Summary, is_live: bool) -> Stri
         ]);
     }
     table.text()
+}
+
+/// Live bytes; of what is dead the peak, `<=` where only a bound of it is known.
+fn size(used: &Use) -> String {
+    match (used.live_bytes, used.peak_is_bound) {
+        (0, true) => format!("<={}", short_bytes(used.peak_bytes)),
+        (0, false) => short_bytes(used.peak_bytes),
+        (live_bytes, _) => short_bytes(live_bytes),
+    }
 }
 
 /// Share of accesses with its interval: `53% (48-58)`, and whether its rank is certain.
@@ -198,272 +252,6 @@ fn nodes(nodes: &BTreeMap<NodeId, u64>, labels: &BTreeMap<u16, String>) -> Strin
     });
     let shares: Vec<String> = shares.collect();
     if shares.is_empty() { "-".to_owned() } else { shares.join(" ") }
-}
-
-/// The figures, one line each.
-pub fn figures(s: &Summary) -> String {
-    let mut out = String::new();
-    objects_line(&mut out, s);
-    let records = &s.records;
-    let (drained, lost, resyncs) = (records.drained, records.lost, records.resyncs);
-    let _ = writeln!(out, "records    {drained} drained, {lost} lost, {resyncs} resyncs");
-    samples(&mut out, s);
-    coverage(&mut out, s);
-    moves(&mut out, s);
-    budget_line(&mut out, s);
-    if let Some(plan) = &s.plan {
-        planned(&mut out, plan);
-    }
-    spent(&mut out, s);
-    problems(&mut out, s);
-    clients(&mut out, s);
-    if s.modelled {
-        modelled_line(&mut out, s);
-    }
-    out
-}
-
-fn objects_line(out: &mut String, s: &Summary) {
-    let objects = &s.objects;
-    let _ = writeln!(
-        out,
-        "objects    {} allocated ({}), {} of them ephemeral; peak {} in {}",
-        objects.born,
-        short_bytes(objects.born_bytes),
-        objects.ephemeral,
-        short_bytes(objects.peak_bytes),
-        plural(s.clients.attached, "process", "processes"),
-    );
-}
-
-fn samples(out: &mut String, s: &Summary) {
-    let samples = &s.samples;
-    let _ = writeln!(
-        out,
-        "samples    {} by {}: {} in objects, {} in ephemeral objects, {} elsewhere; {} lost",
-        samples.seen,
-        s.sampler,
-        samples.attributed,
-        samples.ephemeral,
-        samples.outside,
-        samples.lost
-    );
-    if samples.ended + samples.undecided > 0 {
-        let _ = writeln!(
-            out,
-            "late       {} samples were of objects that had died when they were read, {} undecided",
-            samples.ended, samples.undecided
-        );
-    }
-    if samples.lives_forgotten > 0 {
-        let count = samples.lives_forgotten;
-        let _ =
-            writeln!(out, "forgotten  {count} lives of objects, before all samples of them came");
-    }
-    if samples.throttled > 0 {
-        let count = samples.throttled;
-        let _ = writeln!(out, "throttled  the kernel throttled sampling {count} times");
-    }
-    if samples.blind > 0 {
-        let _ = writeln!(
-            out,
-            "skipped    {} page-table scans: the process is too large to be probed for reads",
-            samples.blind
-        );
-    }
-}
-
-/// What is seen of the processes' memory and of their accesses, and what is not.
-fn coverage(out: &mut String, s: &Summary) {
-    let Coverage { rss_bytes, tracked_bytes: (least, most), .. } = s.coverage;
-    if rss_bytes > 0 {
-        let percent = |bytes: u64| number::saturating_u64(bytes as f64 * 100.0 / rss_bytes as f64);
-        let (of, tracked) = (short_bytes(rss_bytes), range(short_bytes(least), short_bytes(most)));
-        let percents = range(percent(least).to_string(), percent(most).to_string());
-        let _ = write!(out, "coverage   tracked {tracked} of {of} of RSS ({percents}%)");
-        if s.samples.seen > 0 {
-            let known = s.samples.seen.saturating_sub(s.samples.outside);
-            let _ = write!(out, ", {}% of samples", known * 100 / s.samples.seen);
-        }
-        if let Some((name, bytes)) = &s.coverage.largest_untracked {
-            let _ =
-                write!(out, "; largest untracked: {}, {}", short_bytes(*bytes), printable(name));
-        }
-        out.push('\n');
-    }
-    if s.coverage.unread > 0 {
-        let processes = plural(s.coverage.unread, "process", "processes");
-        let _ = writeln!(out, "coverage   of {processes} the mappings cannot be read");
-    }
-}
-
-/// `5 to 6`, or `5`.
-fn range(least: String, most: String) -> String {
-    if least == most { least } else { format!("{least} to {most}") }
-}
-
-/// Problems, and bytes that stayed in the wrong tier.
-fn problems(out: &mut String, s: &Summary) {
-    for (problem, count) in &s.problems {
-        let _ = writeln!(out, "problem    {}{}", printable(problem), times(*count));
-    }
-    for (why, bytes) in s.left_bytes.iter().filter(|(_, bytes)| **bytes > 0) {
-        let _ = writeln!(out, "not moved  {} in the wrong tier: {why}", short_bytes(*bytes));
-    }
-}
-
-/// Processes that detached, and connections that were refused.
-fn clients(out: &mut String, s: &Summary) {
-    for (reason, count) in &s.clients.stepped_aside {
-        let processes = plural(*count, "process", "processes");
-        let _ = writeln!(out, "detached   {processes}: {}", printable(reason));
-    }
-    if s.clients.adopted > 0 {
-        let processes = plural(s.clients.adopted, "forked process", "forked processes");
-        let _ = writeln!(out, "forked     {processes} did not attach: known as the parent had it");
-    }
-    if s.clients.unseen > 0 {
-        let processes = plural(s.clients.unseen, "forked process", "forked processes");
-        let _ = writeln!(out, "unseen     {processes} did not attach: nothing of it is known");
-    }
-    if s.clients.small > 0 {
-        let programs = plural(s.clients.small, "process", "processes");
-        let _ = writeln!(out, "small      {programs} ended small, or stayed so: not attached");
-    }
-    if s.clients.failed > 0 {
-        let processes = plural(s.clients.failed, "process", "processes");
-        let why = s.clients.failure.as_deref().unwrap_or("unknown");
-        let _ = writeln!(out, "failed     {processes} could not attach: {}", printable(why));
-    }
-    for (remark, count) in &s.clients.remarks {
-        let _ = writeln!(out, "remark     {}: {remark}", plural(*count, "process", "processes"));
-    }
-    for (reason, count) in &s.clients.refused {
-        let connections = plural(*count, "connection", "connections");
-        let _ = writeln!(out, "refused    {connections}: {reason}");
-    }
-}
-
-fn modelled_line(out: &mut String, s: &Summary) {
-    let note = if s.mover_note.is_empty() { "moves are simulated" } else { &s.mover_note };
-    let _ = writeln!(out, "MODELLED   no memory was moved: {note}");
-}
-
-fn moves(out: &mut String, s: &Summary) {
-    let verb = if s.modelled { "would have moved" } else { "moved" };
-    let _ = writeln!(
-        out,
-        "moves      {} requested in {}; {verb} {}{}; failed {}{}",
-        s.moves.asked,
-        plural(s.decisions, "decision", "decisions"),
-        short_bytes(s.moves.moved_bytes_all()),
-        amounts(&s.moves.moved_bytes),
-        short_bytes(s.moves.failed_bytes.values().sum()),
-        amounts(&s.moves.failed_bytes),
-    );
-    if s.moves.own_bytes > 0 {
-        let own = short_bytes(s.moves.own_bytes);
-        let _ = writeln!(out, "           {own} of it by the hosted programs");
-    }
-    out.push_str(&refused_by_programs(s));
-}
-
-/// What hosted programs were asked to move and cannot without loss; empty where there is none.
-pub fn refused_by_programs(s: &Summary) -> String {
-    let refused = &s.moves.own_refused_bytes;
-    let bytes: u64 = refused.values().sum();
-    if bytes == 0 {
-        return String::new();
-    }
-    format!(
-        "           {} left to the kernel by the hosted programs{}\n",
-        short_bytes(bytes),
-        amounts(refused)
-    )
-}
-
-/// Bytes by reason in brackets; nothing where there are none.
-fn amounts<K: Display>(bytes: &BTreeMap<K, u64>) -> String {
-    let parts = bytes.iter().map(|(reason, bytes)| format!("{reason} {}", short_bytes(*bytes)));
-    let parts: Vec<String> = parts.collect();
-    if parts.is_empty() { String::new() } else { format!(" ({})", parts.join(", ")) }
-}
-
-fn budget_line(out: &mut String, s: &Summary) {
-    let _ = writeln!(
-        out,
-        "budget     {} of fast memory ({}), {} used at the last tick; machine {}",
-        short_bytes(s.budget.fast_bytes),
-        s.budget.fast,
-        short_bytes(s.budget.used_bytes),
-        s.machine,
-    );
-}
-
-/// The outcome of the plan, and its sites without a match.
-fn planned(out: &mut String, plan: &PlanSummary) {
-    let by_name = match plan.by_name {
-        0 => String::new(),
-        count => format!(" ({count} by function and line)"),
-    };
-    let _ = writeln!(
-        out,
-        "plan       {} of {} sites matched{by_name}; {} allocated as planned, {} at unplanned \
-         sites{}",
-        plan.matched,
-        plan.sites,
-        short_bytes(plan.planned_bytes),
-        short_bytes(plan.unplanned_bytes),
-        if plan.adapt { "; the policy places the rest" } else { "" },
-    );
-    if plan.phases_entered + plan.phases_lost > 0 {
-        phases_line(out, plan);
-    }
-    for remark in &plan.remarks {
-        let _ = writeln!(out, "remark     {}", printable(remark));
-    }
-    for place in &plan.unmatched {
-        let _ = writeln!(out, "unmatched  {}", printable(place));
-    }
-}
-
-fn phases_line(out: &mut String, plan: &PlanSummary) {
-    let _ = writeln!(
-        out,
-        "phases     {} entered, objects moved at {}, {} moved ahead, {} missed",
-        plan.phases_entered,
-        plan.phases_moved,
-        short_bytes(plan.early_bytes),
-        plan.phases_lost
-    );
-}
-
-fn spent(out: &mut String, s: &Summary) {
-    let share = s.spent.cpu_ns as f64 / (s.elapsed_ms.max(1) as f64 * 1e6) * 100.0;
-    let ms = |ns: u64| format!("{:.1?}", Duration::from_nanos(ns));
-    let _ = writeln!(
-        out,
-        "overhead   {} CPU in {:.1?} ({share:.2}%): records {}, samples {}, ledger {}, policy {}, \
-         mover {}, attaching and detaching {}; {} ticks",
-        ms(s.spent.cpu_ns),
-        Duration::from_millis(s.elapsed_ms),
-        ms(s.spent.records_ns),
-        ms(s.spent.samples_ns),
-        ms(s.spent.ledger_ns),
-        ms(s.spent.policy_ns),
-        ms(s.spent.mover_ns),
-        ms(s.spent.other_ns()),
-        s.spent.ticks,
-    );
-}
-
-/// `1 process`, `2 processes`.
-fn plural(count: u64, one: &str, many: &str) -> String {
-    format!("{count} {}", if count == 1 { one } else { many })
-}
-
-fn times(count: u64) -> String {
-    if count == 1 { String::new() } else { format!(" ({count} times)") }
 }
 
 /// Three significant digits and a decimal unit: `12.3k`.
@@ -524,6 +312,24 @@ mod tests {
         let used = Use { share: share_of, ..Use::default() };
         assert_eq!(share(&used), "53% (48-58)?");
         assert_eq!(share(&Use { settled: true, ..used }), "53% (48-58)");
+    }
+
+    #[test]
+    fn where_all_has_room_nothing_is_chosen_and_bounds_are_marked() {
+        let used = Use { peak_bytes: 60 << 20, peak_is_bound: true, samples: 1, ..Use::default() };
+        let cold = Fits { of_bytes: 1 << 20, of_objects: 1, ..Fits::default() };
+        let used = Use { last_fits: cold, ..used };
+        let row = SiteRow { used, deserves_fast: true, ..SiteRow::default() };
+        let mut summary = Summary::default();
+        summary.objects.peak_bytes = 60 << 20;
+        let line = |summary: &Summary| {
+            let text = table(&[("x".to_owned(), row.clone())], summary, false);
+            text.lines().nth(1).unwrap().split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        summary.budget.fast_bytes = 1 << 20;
+        assert!(line(&summary).starts_with("* <=60MiB 0 none"), "{}", line(&summary));
+        summary.budget.fast_bytes = 1 << 30;
+        assert!(line(&summary).starts_with("<=60MiB 0 all"), "{}", line(&summary));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 use anyhow::Result;
 use serde::Serialize;
+use serde_json::Value;
 use std::fmt::Display;
 use std::io::{ErrorKind, Write};
 
@@ -17,9 +18,40 @@ pub fn say(text: &str) -> Result<()> {
     }
 }
 
-/// Writes a value as one line of JSON.
-pub fn say_json(value: &impl Serialize) -> Result<()> {
-    say(&json_line(value)?)
+/// Writes a value as one line of JSON, of this [format](format_name).
+pub fn say_json(format: &str, value: &impl Serialize) -> Result<()> {
+    say(&json_of(format, value)?)
+}
+
+/// An object as one line of JSON, with its format in it.
+pub fn json_of(format: &str, value: &impl Serialize) -> serde_json::Result<String> {
+    let mut value = serde_json::to_value(value)?;
+    write_hashes_as_text(&mut value);
+    let fields = value.as_object_mut().expect("what the command prints as JSON is an object");
+    fields.insert("format".to_owned(), format_name(format).into());
+    json_line(&value)
+}
+
+/// Hashes as 16 hexadecimal digits, as in plans: the numbers of most JSON readers have 53 bits.
+fn write_hashes_as_text(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            for (name, field) in fields {
+                match field.as_u64().filter(|_| name == "hash") {
+                    Some(hash) => *field = format!("{hash:016x}").into(),
+                    None => write_hashes_as_text(field),
+                }
+            }
+        }
+        Value::Array(all) => all.iter_mut().for_each(write_hashes_as_text),
+        _ => {}
+    }
+}
+
+/// `tiercel-whatif/1`: what an object of JSON has as `format`. docs/schema has a schema for each;
+/// the number grows where a field changes its meaning or goes, not where one is added.
+pub fn format_name(format: &str) -> String {
+    format!("tiercel-{format}/1")
 }
 
 /// A value as one line of JSON, in which each character that a terminal obeys or does not show is
@@ -44,6 +76,26 @@ pub fn json_line(value: &impl Serialize) -> serde_json::Result<String> {
 /// written.
 pub fn note(line: impl Display) {
     let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
+}
+
+/// Writes why something failed to standard error.
+pub fn complain(error: &anyhow::Error) {
+    note(format_args!("tiercel: {}", reason(error)));
+}
+
+/// An error and its causes in one text. Many errors state their cause themselves: it is not
+/// repeated.
+pub fn reason(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain() {
+        let cause = cause.to_string();
+        let cause = cause.trim();
+        if !text.contains(cause) {
+            let colon = if text.is_empty() { "" } else { ": " };
+            text.push_str(&format!("{colon}{cause}"));
+        }
+    }
+    text
 }
 
 /// The text with `?` for each character that a terminal obeys or does not show. Names come from
@@ -80,6 +132,28 @@ mod tests {
     fn escapes_and_reversed_text_do_not_reach_the_terminal() {
         assert_eq!(printable("a\x1b[2J\u{202e}b\u{200b}\r\nc"), "a?[2J?b???c");
         assert_eq!(printable("größe 方法 é"), "größe 方法 é");
+    }
+
+    #[test]
+    fn a_cause_is_stated_once() {
+        let toml = || toml::from_str::<toml::Table>("a b\n").unwrap_err();
+        let syntax = tiercel_daemon::ConfigError::Text(toml());
+        let error = anyhow::Error::new(syntax).context("in the configuration x.toml");
+        let expect = format!("in the configuration x.toml: {}", toml().to_string().trim());
+        assert_eq!(reason(&error), expect);
+        let missing = std::io::Error::from_raw_os_error(2);
+        let error = anyhow::Error::new(missing).context("cannot read x");
+        assert_eq!(reason(&error), "cannot read x: No such file or directory (os error 2)");
+    }
+
+    #[test]
+    fn json_has_its_format_and_hashes_that_every_reader_keeps() {
+        // As a double this number ends in 2.
+        let sites = [serde_json::json!({ "hash": 9_007_199_254_740_993u64, "samples": 3 })];
+        let line = json_of("top", &serde_json::json!({ "sites": sites })).unwrap();
+        let expect =
+            r#"{"format":"tiercel-top/1","sites":[{"hash":"0020000000000001","samples":3}]}"#;
+        assert_eq!(line.trim_end(), expect);
     }
 
     #[test]

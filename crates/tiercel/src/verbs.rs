@@ -2,8 +2,10 @@
 //! In: their arguments. Out: text or JSON on standard output. Knows nothing of how the daemon
 //! computes its figures.
 
+mod completion;
 mod daemon;
 mod doctor;
+mod manual;
 mod top;
 mod topo;
 
@@ -12,14 +14,13 @@ pub use doctor::doctor;
 pub use top::top;
 pub use topo::topo;
 
-use crate::args::{Args, ConfigArgs, StatusArgs, WhyArgs};
+use crate::args::{ConfigArgs, ManArgs, StatusArgs, WhyArgs};
 use crate::engine::read_settings;
+use crate::figures::figures;
 use crate::link::Link;
-use crate::show;
 use crate::table::{Align, Table};
 use crate::terminal::{say, say_json};
-use anyhow::{Context, Result, bail};
-use clap::CommandFactory;
+use anyhow::{Context, Result};
 use serde_json::Value;
 use tiercel_daemon::protocol::Request;
 use tiercel_daemon::{Settings, Summary};
@@ -30,10 +31,10 @@ use tiercel_policy::ShadowReport;
 pub fn why(args: &WhyArgs) -> Result<()> {
     let limit = args.limit.min(tiercel_daemon::protocol::ROWS_MAX);
     let request = Request::Moves { limit };
-    let mut link = Link::open(args.peer.socket.as_deref())?;
+    let mut link = Link::of(&args.peer)?;
     let moves = link.ask(&request, "moves")?;
     if args.json {
-        return say_json(&moves);
+        return say_json("why", &serde_json::json!({ "moves": moves }));
     }
     let rows = moves.as_array().cloned().unwrap_or_default();
     if rows.is_empty() {
@@ -42,7 +43,7 @@ pub fn why(args: &WhyArgs) -> Result<()> {
     say(&moves_table(&rows))?;
     let status = serde_json::from_value::<Summary>(link.ask(&Request::Status, "status")?);
     let status = status.context("cannot parse the daemon's status")?;
-    say(&format!("{}{}", crate::show::refused_by_programs(&status), accounts(&status)))
+    say(&format!("{}{}", crate::figures::refused_by_programs(&status), accounts(&status)))
 }
 
 fn moves_table(rows: &[Value]) -> String {
@@ -102,7 +103,7 @@ fn account_row(one: &ShadowReport) -> Vec<String> {
 
 /// `tiercel status`.
 pub fn status(args: &StatusArgs) -> Result<()> {
-    let mut link = Link::open(args.peer.socket.as_deref())?;
+    let mut link = Link::of(&args.peer)?;
     if let Some(fast) = args.set_fast {
         let set = link.ask(&Request::Budget { fast }, "budget")?;
         return say(&format!("budget of the fastest memory: {}\n", set.as_str().unwrap_or("?")));
@@ -113,10 +114,10 @@ pub fn status(args: &StatusArgs) -> Result<()> {
     }
     let status = link.ask(&Request::Status, "status")?;
     if args.json {
-        return say_json(&status);
+        return say_json("status", &status);
     }
     let summary: Summary = serde_json::from_value(status).context("the daemon's status")?;
-    say(&show::figures(&summary))
+    say(&figures(&summary))
 }
 
 /// `tiercel config`.
@@ -126,37 +127,24 @@ pub fn config(args: &ConfigArgs) -> Result<()> {
         None => Settings::default(),
     };
     if args.json {
-        return say_json(&settings);
+        return say_json("config", &settings);
     }
     match &args.check {
         Some(path) => say(&format!("{} is a valid configuration\n", path.display())),
-        None => say(&settings.to_toml()),
+        None => say(&settings.to_commented_toml()),
     }
 }
 
 /// `tiercel completions`.
 pub fn completions(shell: clap_complete::Shell) -> Result<()> {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Args::command(), "tiercel", &mut script);
-    say(&String::from_utf8(script).context("completions are text")?)
+    say(&completion::script(shell)?)
 }
 
 /// `tiercel man`.
-pub fn man(verb: Option<&str>) -> Result<()> {
-    let mut page = Vec::new();
-    clap_mangen::Man::new(command_of(verb)?).render(&mut page)?;
-    say(&String::from_utf8(page).context("manual pages are text")?)
-}
-
-/// The command line of a verb; without a verb, of tiercel itself.
-fn command_of(verb: Option<&str>) -> Result<clap::Command> {
-    let mut command = Args::command();
-    command.build();
-    let Some(verb) = verb else { return Ok(command) };
-    match command.find_subcommand(verb) {
-        Some(found) => Ok(found.clone().display_name(format!("tiercel-{verb}"))),
-        None => bail!("unknown verb {verb}; `tiercel -h` lists the verbs"),
-    }
+pub fn man(args: &ManArgs) -> Result<()> {
+    let Some(folder) = &args.all else { return say(&manual::page(&args.verb)?) };
+    let pages = manual::write_all(folder)?;
+    say(&format!("{pages} manual pages are in {}\n", folder.display()))
 }
 
 fn move_row(row: &Value) -> Vec<String> {

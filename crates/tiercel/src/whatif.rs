@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 use tiercel_advisor::{advise, peak_bytes, predict};
 use tiercel_machine::{Machine, short_bytes};
-use tiercel_plan::{Plan, Prediction, read_plan};
+use tiercel_plan::{Bounds, Plan, Prediction, PredictionBounds, read_plan};
 use tiercel_policy::Limit;
 use tiercel_profile::Profile;
 use tiercel_report::{Lines, Series};
@@ -18,6 +18,15 @@ use tiercel_report::{Lines, Series};
 /// The default capacities, percent of the peak: those of `lab/experiments` (12.5, 25, 33 and 50),
 /// then 75 and 100 to complete the curve.
 const SHARES: [f64; 6] = [12.5, 25.0, 33.0, 50.0, 75.0, 100.0];
+
+/// What bounds mean, and how to get figures.
+pub const OPEN: &str = "bounds, not estimates: the profile's sampler sees that memory is used, not \
+                        how often caches are missed. `tiercel lab compare` measures the slowdown; a \
+                        profile of `tiercel record` with --sampler perf, or compiled, counts \
+                        misses";
+
+/// Half a step of the third decimal, the last that is shown: below it nothing is uncertain.
+const SHOWN: f64 = 0.0005;
 
 /// The prediction for one machine with one size of fast memory.
 #[derive(Serialize)]
@@ -29,7 +38,23 @@ pub struct Point {
     slowdown: f64,
     error: f64,
     all_slow: f64,
+    /// What is known instead, where the sampler cannot count misses.
+    bounds: Option<PredictionBounds>,
     moved_bytes: u64,
+}
+
+impl Point {
+    /// Whether only bounds are known.
+    pub fn is_bounded(&self) -> bool {
+        self.bounds.is_some()
+    }
+
+    /// Where the slowdown lies: by chance in the samples, or by what the sampler leaves open.
+    fn slowdown_bounds(&self) -> Bounds {
+        let by_chance =
+            Bounds { least: self.slowdown - self.error, most: self.slowdown + self.error };
+        self.bounds.map_or(by_chance, |bounds| bounds.slowdown)
+    }
 }
 
 /// `tiercel whatif`.
@@ -48,7 +73,7 @@ pub fn whatif(args: &WhatifArgs) -> Result<()> {
         std::fs::write(path, plot).with_context(|| path.display().to_string())?;
     }
     match args.json {
-        true => say_json(&points),
+        true => say_json("whatif", &serde_json::json!({ "points": points })),
         false => say(&table(&points)),
     }
 }
@@ -104,6 +129,7 @@ fn point(plan: &Plan, predicted: Prediction, peak_bytes: u64) -> Point {
         slowdown: predicted.slowdown,
         error: predicted.error,
         all_slow: predicted.all_slow,
+        bounds: predicted.bounds,
         moved_bytes: plan.expected.moved_bytes,
     }
 }
@@ -119,29 +145,45 @@ fn table(points: &[Point]) -> String {
         ("all slow", Right),
         ("moved", Right),
     ]);
-    for point in points {
-        table.row(vec![
-            printable(&point.machine),
-            point.fast.clone(),
-            short_bytes(point.fast_bytes),
-            format!("{:.3}", point.slowdown),
-            format!("+-{:.3}", point.error),
-            format!("{:.3}", point.all_slow),
-            short_bytes(point.moved_bytes),
-        ]);
+    points.iter().for_each(|point| table.row(cells(point)));
+    let notes = "slowdown over all memory being fast; 95% CI: the confidence interval that follows \
+                 from the number of samples\n";
+    match points.iter().any(Point::is_bounded) {
+        true => table.text() + notes + OPEN + "\n",
+        false => table.text() + notes,
     }
-    table.text()
-        + "slowdown over all memory being fast; 95% CI: the confidence interval that follows from \
-           the number of samples\n"
+}
+
+fn cells(point: &Point) -> Vec<String> {
+    let (slowdown, interval, all_slow) = match &point.bounds {
+        None => {
+            let interval = format!("+-{:.3}", point.error);
+            (format!("{:.3}", point.slowdown), interval, format!("{:.3}", point.all_slow))
+        }
+        Some(bounds) => (span(&bounds.slowdown), "unknown".to_owned(), span(&bounds.all_slow)),
+    };
+    let (machine, fast) = (printable(&point.machine), point.fast.clone());
+    let (size, moved) = (short_bytes(point.fast_bytes), short_bytes(point.moved_bytes));
+    vec![machine, fast, size, slowdown, interval, all_slow, moved]
+}
+
+/// `1.00 to 2.10`, or one figure where both are the same.
+fn span(bounds: &Bounds) -> String {
+    match bounds.most - bounds.least < SHOWN {
+        true => format!("{:.3}", bounds.most),
+        false => format!("{:.2} to {:.2}", bounds.least, bounds.most),
+    }
 }
 
 /// A line for each machine, with error bars.
 pub fn plot(points: &[Point]) -> Lines {
     let machines = || points.chunk_by(|a, b| a.machine == b.machine);
-    let errors = machines().map(|of_one| of_one.iter().map(|one| one.error).collect()).collect();
+    let half = |one: &Point| (one.slowdown_bounds().most - one.slowdown_bounds().least) / 2.0;
+    let middle = |one: &Point| (one.slowdown_bounds().most + one.slowdown_bounds().least) / 2.0;
+    let errors = machines().map(|of_one| of_one.iter().map(half).collect()).collect();
     let series = machines().map(|of_one| Series {
         name: of_one[0].machine.clone(),
-        points: of_one.iter().map(|one| (one.share_of_peak * 100.0, one.slowdown)).collect(),
+        points: of_one.iter().map(|one| (one.share_of_peak * 100.0, middle(one))).collect(),
     });
     Lines {
         title: "Predicted slowdown".to_owned(),

@@ -37,10 +37,18 @@ fn completions_and_pages_for_every_verb() {
         assert!(ok(&["completions", shell]).contains("doctor"), "{shell}");
     }
     assert!(ok(&["man"]).contains(".TH tiercel"));
-    for verb in ["run", "daemon", "top", "why", "status", "topo", "doctor", "config"] {
-        assert!(ok(&["man", verb]).contains(&format!("tiercel\\-{verb}")), "{verb}");
+    let folder = tempfile::tempdir().unwrap();
+    assert!(ok(&["man", "--all", folder.path().to_str().unwrap()]).contains("manual pages"));
+    let page = |verb: &str| std::fs::read_to_string(folder.path().join(format!("tiercel{verb}.1")));
+    for verb in ["run", "daemon", "c++", "lab-compare", "profile-diff"] {
+        let name = format!("tiercel\\-{}", verb.replace('-', "\\-"));
+        assert!(page(&format!("-{verb}")).unwrap().contains(&name), "{verb}");
     }
-    assert!(!tiercel().args(["man", "nothing"]).output().unwrap().status.success());
+    assert_eq!(ok(&["man", "lab", "compare"]), page("-lab-compare").unwrap());
+    assert!(page("-broker").is_err(), "a child of the daemon is no verb for people");
+    for words in [&["man", "nothing"][..], &["man", "lab", "nothing"]] {
+        assert!(!tiercel().args(words).output().unwrap().status.success());
+    }
 }
 
 #[test]
@@ -69,8 +77,13 @@ fn this_machine_and_others() {
 
 #[test]
 fn the_doctor_finds_the_runtime() {
-    let findings: serde_json::Value = serde_json::from_str(&ok(&["doctor", "--json"])).unwrap();
-    let findings = findings.as_array().unwrap();
+    let output = tiercel().args(["doctor", "--json"]).output().unwrap();
+    let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(output.status.success(), said["tiering"].as_bool().unwrap(), "{said}");
+    let tiers = said["findings"].as_array().unwrap().iter().find(|f| f["name"] == "tiers").unwrap();
+    let has_tiers = tiers["standing"] == "ok";
+    assert!(has_tiers || said["tiering"] == false, "one tier, and tiering works: {said}");
+    let findings = said["findings"].as_array().unwrap();
     let runtime = findings.iter().find(|f| f["name"] == "runtime").unwrap();
     assert_eq!(runtime["standing"], "ok", "{runtime}");
     for name in ["sockets", "tiers"] {
@@ -98,6 +111,61 @@ fn a_configuration_without_end_is_refused() {
             stderr(&output)
         );
     }
+}
+
+#[test]
+fn variables_for_a_daemon_that_does_not_run_come_with_a_warning() {
+    let folder = tempfile::tempdir().unwrap();
+    let directory = folder.path().join("t");
+    let variables = || {
+        let args = ["daemon", "--env", "--dir", directory.to_str().unwrap()];
+        tiercel().args(args).output().unwrap()
+    };
+    let output = variables();
+    assert!(output.status.success() && stdout(&output).contains("TIERCEL_SOCKET"));
+    assert!(stderr(&output).contains("no daemon answers at"), "{}", stderr(&output));
+    std::fs::create_dir(&directory).unwrap();
+    let _daemon = std::os::unix::net::UnixListener::bind(directory.join("daemon.control")).unwrap();
+    assert_eq!(stderr(&variables()), "");
+}
+
+/// The same failure by verbs that run programs and by those that do not.
+#[test]
+fn exit_statuses_are_those_of_the_table() {
+    let status = |args: &[&str]| tiercel().args(args).output().unwrap().status.code().unwrap();
+    for verb in ["whatif", "plan", "report"] {
+        assert_eq!(status(&[verb, "/no/such/profile"]), 1, "{verb}");
+        assert_eq!(status(&[verb, "--no-such-option"]), 2, "{verb}");
+    }
+    assert_eq!((status(&["lab", "report", "/no/such"]), status(&["frob"]), status(&[])), (1, 2, 2));
+    for run in [&["run"][..], &["record"], &["lab", "run"]] {
+        assert_eq!(
+            status(&[run, &["--machine", "no-such", "--", "true"]].concat()),
+            125,
+            "{run:?}"
+        );
+        assert_eq!(status(&[run, &["--no-such-option"]].concat()), 125, "{run:?}");
+    }
+    assert!(ok(&["--help"]).contains("126  the program cannot be executed"));
+}
+
+#[test]
+fn errors_are_stated_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("bad.toml");
+    std::fs::write(&file, "fast = 25 %\n").unwrap();
+    let file = file.to_str().unwrap();
+    for args in [
+        &["config", "--check", file][..],
+        &["topo", "--machine", file],
+        &["run", "--config", file, "--", "true"],
+    ] {
+        let said = stderr(&tiercel().args(args).output().unwrap());
+        assert_eq!(said.matches("TOML parse error").count(), 1, "{said}");
+    }
+    let output = tiercel().args(["record", "-o", "/no/such/p", "--", "true"]).output().unwrap();
+    let expect = "cannot write in /no/such: No such file or directory (os error 2); the program";
+    assert!(stderr(&output).contains(expect), "{}", stderr(&output));
 }
 
 #[test]

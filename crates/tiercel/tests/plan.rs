@@ -245,12 +245,13 @@ fn a_planned_site_the_program_never_reaches_is_named() {
     plan.sites[0].stack.clear();
     plan.sites[0].label = "elsewhere".to_owned();
     write_plan(&plan, &stage.path("foreign.plan")).unwrap();
-    let output = stage.tiercel(&["run", "--plan", "foreign.plan", "--", "./app"]);
+    let output = stage.tiercel(&["run", "-v", "--plan", "foreign.plan", "--", "./app"]);
     let said = stderr(&output);
     assert!(said.contains("unmatched  elsewhere"), "{said}");
     assert!(said.contains("MODELLED"), "{said}");
     let output = stage.tiercel(&[
         "run",
+        "-v",
         "--machine",
         "xeonmax-hbm",
         "--plan",
@@ -293,13 +294,18 @@ fn less_memory_is_predicted() {
         ["whatif", "app.profile", "--fast", "25%", "--fast", "100%", "--json", "--svg", "p.svg"];
     let output = stage.tiercel(&args);
     assert!(output.status.success(), "{}", stderr(&output));
-    let points: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let points = &said["points"];
     assert_eq!(points.as_array().unwrap().len(), 2, "{points}");
     assert_eq!(points[1]["slowdown"], 1.0, "nothing was observed: nothing is slower");
+    let most = |point: &Value, what: &str| point["bounds"][what]["most"].as_f64().unwrap();
+    assert!(most(&points[0], "slowdown") > 1.5, "nor is it known not to be: {points}");
     assert!(std::fs::read_to_string(stage.path("p.svg")).unwrap().starts_with("<svg"));
     let args = ["whatif", "app.profile", "--machine", "spr-cxl", "--machine", "xeonmax-hbm"];
     let said = common::stdout(&stage.tiercel(&args));
     assert!(said.contains("xeonmax-hbm") && said.contains("33%"), "{said}");
+    assert!(said.contains("bounds, not estimates") && said.contains("lab compare"), "{said}");
+    assert!(said.contains("1.00 to ") && !said.contains("+-"), "{said}");
 }
 
 #[test]
@@ -420,7 +426,8 @@ fn a_plan_that_is_there_is_predicted() {
     let args = ["whatif", "app.profile", "--plan", "app.plan", "--json"];
     let output = stage.tiercel(&args);
     assert!(output.status.success(), "{}", stderr(&output));
-    let points: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let points = &said["points"];
     assert_eq!(points.as_array().unwrap().len(), 1, "{points}");
     assert_eq!((&points[0]["machine"], &points[0]["slowdown"]), (&"spr-cxl".into(), &1.0.into()));
     let output = stage.tiercel(&["whatif", "app.profile", "--plan", "app.plan", "--fast", "25%"]);

@@ -76,6 +76,35 @@ fn a_program_is_recorded_with_its_child() {
     assert!(one.lifetime_ns > 0 && one.address != 0 && one.peak_bytes == 8 << 20);
 }
 
+/// With lines, with functions only, and with neither.
+#[test]
+fn summaries_and_profiles_name_a_site_alike() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, flags) in [("lines", &[][..]), ("functions", &["-g0"]), ("stripped", &["-g0", "-s"])]
+    {
+        let source = folder.path().join(name).with_extension("c");
+        std::fs::write(&source, PROGRAM).unwrap();
+        let program = common::compile_file(folder.path(), &source, flags);
+        let program = program.to_str().unwrap();
+        let summary = folder.path().join("summary");
+        let mut run = tiercel();
+        run.args(["run", "--json", "--output"]).arg(&summary).args(["--", program]);
+        assert_eq!(run.status().unwrap().code(), Some(3));
+        let text = std::fs::read_to_string(&summary).unwrap();
+        let summary: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let sites = summary["sites"].as_array().unwrap();
+        let born = |site: &&serde_json::Value| site["used"]["born_bytes"].as_u64();
+        let named = sites.iter().max_by_key(born).unwrap()["name"].as_str().unwrap();
+        let output = folder.path().join("names.profile");
+        assert_eq!(record(&output, &[program]).status.code(), Some(3));
+        let profile = read(&output).unwrap();
+        let table = profile.objects.iter().find(|object| object.bytes == 8 << 20).unwrap();
+        // In front is the program's name, unless it had ended before that was read.
+        let (_, site) = named.split_once(": ").unwrap();
+        assert_eq!(site, site_label(profile.site_of(table)), "{name}");
+    }
+}
+
 #[test]
 fn phases_that_a_program_marks_have_their_names() {
     const PHASES: &str = r#"

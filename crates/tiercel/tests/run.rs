@@ -52,6 +52,13 @@ fn a_heap_that_moves_is_private_memory_also_beside_pools() {
 }
 
 #[test]
+fn a_pool_that_no_program_uses_is_named() {
+    let said = stderr(&run(&["-v", "--pool", "0=64MiB", "--", "true"]));
+    let expect = "pool       node 0: none of 64MiB was used, because no program registered";
+    assert!(said.contains(expect), "{said}");
+}
+
+#[test]
 fn the_exit_status_is_the_programs() {
     for status in [0, 1, 7, 124, 125, 255] {
         let output = run(&["--quiet", "--", "sh", "-c", &format!("exit {status}")]);
@@ -68,7 +75,7 @@ fn the_exit_status_survives_a_broken_standard_error() {
     let folder = tempfile::tempdir().unwrap();
     let profile = folder.path().join("x.profile");
     let record = ["record", "-o", profile.to_str().unwrap(), "--"];
-    let run = ["run", "--"];
+    let run = ["run", "-v", "--"];
     let run_json = ["run", "--json", "--"];
     for args in [&run[..], &run_json, &record] {
         for broken in [full(), closed()] {
@@ -100,6 +107,110 @@ fn programs_that_cannot_start_are_named() {
     assert_eq!(output.status.code(), Some(126));
 }
 
+/// Shells and `execvp` run it with sh; the kernel refuses it.
+#[test]
+fn a_script_without_an_interpreter_is_run_by_the_shell() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &[u8]| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&path, mode).unwrap();
+        path
+    };
+    let script = write("script", b"echo \"$0 $1\"\nexit 3\n");
+    let output = run(&["--quiet", "--", script.to_str().unwrap(), "a b"]);
+    assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+    assert_eq!(stdout(&output), format!("{} a b\n", script.display()));
+    let mut command = tiercel();
+    let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
+    command.args(["run", "--quiet", "--", "script"]).env("PATH", path);
+    assert_eq!(command.output().unwrap().status.code(), Some(3), "found in PATH");
+    let binary = write("binary", b"\x7fELF\0\0\0\n");
+    let output = run(&["--quiet", "--", binary.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(126), "{}", stderr(&output));
+}
+
+#[test]
+fn a_summary_that_cannot_be_written_stops_before_the_program_starts() {
+    let folder = tempfile::tempdir().unwrap();
+    let mark = folder.path().join("started");
+    let mut command = tiercel();
+    command.args(["run", "--output", "/no/such/x", "--", "touch"]).arg(&mark);
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(125));
+    let said = stderr(&output);
+    assert!(said.starts_with("tiercel: cannot write the summary /no/such/x"), "{said}");
+    assert!(!mark.exists(), "the program was started");
+    // What is there is replaced, also by less.
+    let file = folder.path().join("summary");
+    std::fs::write(&file, "x".repeat(1 << 16)).unwrap();
+    let status = tiercel().args(["run", "--output"]).arg(&file).args(["--", "true"]).status();
+    assert!(status.unwrap().success());
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert!(!text.contains('x') || !text.contains(&"x".repeat(9)), "{text}");
+}
+
+/// What reads a program's standard error finds the program's alone, unless it asks.
+#[test]
+fn without_a_terminal_nothing_is_printed_and_on_one_three_lines() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile(folder.path(), "tables", TABLES, &[]);
+    let output = run(&["--", program.to_str().unwrap()]);
+    assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(3), ""));
+    // util-linux's script gives its child a terminal.
+    let binary = env!("CARGO_BIN_EXE_tiercel");
+    let words = format!("{binary} run -- {}", program.display());
+    let mut on_terminal = Command::new("script");
+    on_terminal.args(["--quiet", "--return", "--command", &words, "/dev/null"]);
+    let output = on_terminal.stdin(Stdio::null()).output().unwrap();
+    let said = stdout(&output);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    let lines: Vec<&str> = said.lines().filter(|line| line.starts_with("tiercel: ")).collect();
+    assert_eq!(lines.len(), 3, "{said}");
+    for (line, begins) in lines.iter().zip(["hot", "enough", "next"]) {
+        assert!(line.starts_with(&format!("tiercel: {begins} ")), "{said}");
+    }
+    let output = run(&["--rows", "1", "--", program.to_str().unwrap()]);
+    assert!(stderr(&output).contains("tiercel: overhead "), "{}", stderr(&output));
+}
+
+#[test]
+fn a_modelled_machine_is_named_where_the_user_named_none() {
+    let tiers = tiercel_machine::Machine::discover(Path::new("/")).unwrap().0.tiers().len();
+    let named = "moves are modelled on cascadelake-optane; --machine names another";
+    let said = stderr(&run(&["-v", "--", "true"]));
+    assert_eq!(said.contains(named), tiers < 2, "{said}");
+    let said = stderr(&run(&["-v", "--machine", "spr-cxl", "--", "true"]));
+    assert!(!said.contains(named), "{said}");
+}
+
+#[test]
+fn of_several_runs_one_is_chosen_by_a_process() {
+    let start = |status: &str| {
+        let mut command = tiercel();
+        let script = format!("echo $$; read x; exit {status}");
+        command.args(["run", "--quiet", "--", "sh", "-c", &script]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        Process::start(&mut command)
+    };
+    let (mut one, mut other) = (start("5"), start("6"));
+    let shells = [one.line(), other.line()];
+    let said = stderr(&tiercel().arg("status").output().unwrap());
+    for expect in ["choose one with --pid", "read x; exit 5", "read x; exit 6"] {
+        assert!(said.contains(expect), "{said}");
+    }
+    assert!(!said.contains(".control"), "{said}");
+    let host = other.child.id().to_string();
+    for pid in [shells[1].trim(), &host] {
+        let output = tiercel().args(["status", "--json", "--pid", pid]).output().unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+    }
+    let output = tiercel().args(["status", "--pid", "1"]).output().unwrap();
+    assert!(stderr(&output).contains("hosts process 1"), "{}", stderr(&output));
+    assert_eq!((one.end().code(), other.end().code()), (Some(5), Some(6)));
+}
+
 #[test]
 fn a_bad_configuration_stops_before_the_program_starts() {
     let folder = tempfile::tempdir().unwrap();
@@ -111,6 +222,7 @@ fn a_bad_configuration_stops_before_the_program_starts() {
         (vec!["--config", config], "line 3, column 1"),
         (vec!["--config", "/nowhere/x.toml"], "/nowhere/x.toml"),
         (vec!["--fast", "125%"], "125%"),
+        (vec!["--fast", "25"], "a share of the peak is `25%`"),
         (vec!["--prioritise", "luck"], "luck"),
         (vec!["--trigger", "time=0"], "trigger.time.ticks"),
         (vec!["--tick", "1ns"], "1ns"),
@@ -148,7 +260,7 @@ fn corrections_of_the_machine_are_taken_from_the_configuration() {
 #[test]
 fn streams_are_the_programs_own() {
     let mut command = tiercel();
-    command.args(["run", "--", "cat"]).stdin(Stdio::piped());
+    command.args(["run", "-v", "--", "cat"]).stdin(Stdio::piped());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     std::io::Write::write_all(child.stdin.as_mut().unwrap(), b"hello\n").unwrap();
@@ -186,7 +298,7 @@ fn what_was_ignored_stays_ignored() {
 fn the_table_names_function_and_line() {
     let folder = tempfile::tempdir().unwrap();
     let program = compile(folder.path(), "tables", TABLES, &[]);
-    let output = run(&["--fast", "25%", "--", program.to_str().unwrap()]);
+    let output = run(&["-v", "--fast", "25%", "--", program.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(3));
     assert_eq!(stdout(&output), "1\n");
     let text = stderr(&output);
@@ -214,7 +326,7 @@ fn a_hostile_file_costs_its_names_only() {
     }
     assert!(patched > 0, "the compiler made no compressed section");
     std::fs::write(&program, elf).unwrap();
-    let output = run(&["--", program.to_str().unwrap()]);
+    let output = run(&["-v", "--", program.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
     assert!(stderr(&output).contains("tables+0x"), "{}", stderr(&output));
 }
@@ -259,7 +371,7 @@ fn a_path_that_is_not_utf8_costs_neither_the_status_nor_the_summary() {
         let is_cut =
             |path: &serde_json::Value| path.as_str().is_some_and(|p| p.contains('\u{fffd}'));
         assert!(paths.clone().any(is_cut), "{:?}", paths.collect::<Vec<_>>());
-        let output = tiercel().args(["run", "--"]).arg(&moved).output().unwrap();
+        let output = tiercel().args(["run", "-v", "--"]).arg(&moved).output().unwrap();
         assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
     }
 }
@@ -268,10 +380,12 @@ fn a_path_that_is_not_utf8_costs_neither_the_status_nor_the_summary() {
 fn programs_that_take_no_runtime_run_and_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let program = compile(folder.path(), "fixed", TABLES, &["-static"]);
-    let output = run(&["--", program.to_str().unwrap()]);
+    let output = run(&["-v", "--", program.to_str().unwrap()]);
     assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(3), "1\n"));
     let text = stderr(&output);
-    assert!(text.contains("statically linked") && text.contains("no process attached"), "{text}");
+    let first = text.lines().find(|line| !line.is_empty() && *line != "tiercel:").unwrap();
+    assert!(first.contains("statically linked"), "{text}");
+    assert!(text.contains("no process attached"), "{text}");
 }
 
 #[test]
@@ -305,7 +419,7 @@ fn a_secure_heap_ends_a_program_that_frees_twice() {
         let output = command.args(["daemon", "--env", "--json"]).args(words).output().unwrap();
         let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         let expected = if signal.is_some() { "1".into() } else { serde_json::Value::Null };
-        assert_eq!(value["TIERCEL_SECURE_HEAP"], expected, "{words:?}: {value}");
+        assert_eq!(value["environment"]["TIERCEL_SECURE_HEAP"], expected, "{words:?}: {value}");
     }
 }
 

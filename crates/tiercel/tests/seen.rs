@@ -154,7 +154,7 @@ fn the_summary_of_a_run_states_its_coverage() {
         memset(table, 1, sizeof(table));\n    clock_gettime(CLOCK_MONOTONIC, &now);\n\
         } while (now.tv_sec - begin.tv_sec < 3);\n    return table[7] - 1;\n}\n";
     let program = compile(folder.path(), "covered", source, &[]);
-    let output = run(&["--sampler", "none", "--", program.to_str().unwrap()]);
+    let output = run(&["-v", "--sampler", "none", "--", program.to_str().unwrap()]);
     let text = stderr(&output);
     assert!(output.status.success(), "{text}");
     let line =

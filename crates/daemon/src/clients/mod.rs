@@ -14,6 +14,7 @@ pub(crate) mod order;
 pub(crate) mod origin;
 pub(crate) mod parents;
 pub(crate) mod pass;
+pub(crate) mod processes;
 pub(crate) mod sharers;
 pub(crate) mod shares;
 pub(crate) mod site_use;

@@ -45,6 +45,9 @@ pub struct Use {
     pub live_bytes: u64,
     /// Most bytes that lived at any scan.
     pub peak_bytes: u64,
+    /// Some processes ended before any scan: their part of the peak is the most that it can be.
+    #[serde(default)]
+    pub peak_is_bound: bool,
     /// Reads that samples stand for; accesses of unknown kind count as reads.
     pub reads: u64,
     /// Writes that samples stand for.
@@ -98,6 +101,7 @@ impl Use {
         self.heat += other.heat;
         self.heat_max += other.heat_max;
         self.blocks |= other.blocks;
+        self.peak_is_bound |= other.peak_is_bound;
         self.evidence.absorb(&other.evidence);
         self.fits.absorb(&other.fits);
         self.last_fits.absorb(&other.last_fits);

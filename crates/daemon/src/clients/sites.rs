@@ -172,6 +172,7 @@ fn merge_client(rows: &mut HashMap<SiteKey, SiteRow>, client: &ClientSites<'_>) 
         if used.peak_bytes == 0 {
             // No scan while it lived: at most what was born, at most all that the process had.
             row.used.peak_bytes += used.born_bytes.min(client.peak_bytes);
+            row.used.peak_is_bound |= used.births > 1;
         }
     }
 }
@@ -257,6 +258,20 @@ mod tests {
         }
         uses.learn(&Session::open(session.fd().unwrap()).unwrap());
         uses
+    }
+
+    #[test]
+    fn a_peak_that_no_scan_saw_is_known_as_a_bound() {
+        let there = Account::new(400_000, 100_000);
+        let mut uses = uses(there.allowance(), 0, 2);
+        (0..9).for_each(|_| uses.born(1, 1, 4096, false));
+        let sites = Sites::new(Account::new(400_000, 100_000));
+        let client = ClientSites { peak_bytes: 8192, ..present(0, &uses) };
+        let mut rows = sites.rows(std::iter::once(client), 0);
+        rows.sort_by_key(|row| row.hash);
+        let peaks = rows.iter().map(|row| (row.used.peak_bytes, row.used.peak_is_bound));
+        // Ten in turns, and a single one.
+        assert_eq!(peaks.collect::<Vec<_>>(), [(8192, true), (4096, false)]);
     }
 
     fn present(uid: u32, uses: &ClientUses) -> ClientSites<'_> {

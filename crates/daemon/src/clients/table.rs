@@ -5,6 +5,7 @@
 use super::client::Client;
 use super::layouts::Layouts;
 use super::parents::Parents;
+use super::processes::{ProcessRow, largest};
 use super::shares::SharedMappings;
 use super::sites::{SiteRow, Sites};
 use super::turns::{Served, Turns};
@@ -303,6 +304,11 @@ impl Clients {
     pub(crate) fn site_rows(&mut self, ledger: &Ledger, fast_bytes: u64) -> Vec<SiteRow> {
         let present = self.by_number.values_mut().map(|client| client.present(ledger));
         self.departed.rows(present, fast_bytes)
+    }
+
+    /// The largest of the hosted processes.
+    pub(crate) fn process_rows(&self, ledger: &Ledger, limit: usize) -> Vec<ProcessRow> {
+        largest(self.iter().map(|client| ProcessRow::of(client, ledger)).collect(), limit)
     }
 
     /// Bytes born at each site, by hash, those of departed clients included.

@@ -45,6 +45,12 @@ pub enum Request {
         #[serde(default = "rows_default")]
         limit: usize,
     },
+    /// The hosted processes, those with most memory first.
+    Processes {
+        /// Rows, at most [`ROWS_MAX`].
+        #[serde(default = "rows_default")]
+        limit: usize,
+    },
     /// The last moves and why they were made, newest first.
     Moves {
         /// Rows, at most [`ROWS_MAX`].
@@ -111,7 +117,9 @@ pub fn parse_request(line: &[u8]) -> Result<Request, ProtocolError> {
         return Err(ProtocolError::Version(envelope.version));
     }
     match envelope.request {
-        Request::Sites { limit, .. } | Request::Moves { limit } if limit > ROWS_MAX => {
+        Request::Sites { limit, .. } | Request::Processes { limit } | Request::Moves { limit }
+            if limit > ROWS_MAX =>
+        {
             Err(ProtocolError::Limit(limit))
         }
         request => Ok(request),
@@ -220,6 +228,7 @@ mod tests {
             let order = [Order::Heat, Order::Size, Order::Site, Order::Node][by];
             for request in [
                 Request::Sites { by: order, limit },
+                Request::Processes { limit },
                 Request::Moves { limit },
                 Request::Budget { fast: Limit::ShareOfPeak(f64::from(share) / 100.0) },
             ] {

@@ -446,7 +446,7 @@ fn open_ring(config: &Config, choice: &Choice, cpu: i32) -> Result<Ring, Sampler
     opened.map_err(|error| match error.raw_os_error() {
         Some(libc::EPERM | libc::ENOMEM) => SamplerError::Limit {
             what: format!("a perf ring of {data_bytes} bytes on CPU {cpu} does not fit"),
-            remedy: "lower sampler.ring-bytes or raise kernel.perf_event_mlock_kb".into(),
+            remedy: "lower sampling.ring_bytes or raise kernel.perf_event_mlock_kb".into(),
         },
         _ => choose::refusal(&PAGE_FAULTS, error),
     })

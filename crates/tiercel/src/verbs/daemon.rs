@@ -12,8 +12,9 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::os::unix::net::{SocketAddr, UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use tiercel_daemon::protocol::Request;
 use tiercel_daemon::socket_dir::{
@@ -70,14 +71,14 @@ fn print_report(
     symbols: &mut Symbols,
 ) -> Result<()> {
     if args.json {
-        return say_json(&show::named_json(final_report, symbols)?);
+        return say_json("daemon", &show::named_json(final_report, symbols)?);
     }
     say(&show::final_report(final_report, symbols, 10))
 }
 
 /// Stops the running daemon.
 fn stop(directory: &Path) -> Result<()> {
-    let mut link = Link::open(Some(&control_path(directory, DAEMON_NAME)))?;
+    let mut link = Link::open(&control_path(directory, DAEMON_NAME))?;
     link.ask(&Request::Stop, "stop")?;
     Ok(())
 }
@@ -96,16 +97,30 @@ fn stop_on_signals(handle: Handle) -> Result<()> {
 fn environment(args: &DaemonArgs, directory: &Path) -> Result<()> {
     let library = library::find()?;
     let socket: PathBuf = clients_path(directory, DAEMON_NAME);
+    if !is_served(directory) {
+        note(format_args!(
+            "tiercel: no daemon answers at {}: programs with these variables run unhosted until \
+             `tiercel daemon` serves there",
+            socket.display()
+        ));
+    }
     let mut variables = vec![("LD_PRELOAD", text(&library)?.to_owned())];
     variables.push(("TIERCEL_SOCKET", text(&socket)?.to_owned()));
     for (name, value) in heap_environment(&settings(&args.engine)?) {
         variables.push((name, text(Path::new(&value))?.to_owned()));
     }
     if args.json {
-        return say_json(&variables.into_iter().collect::<BTreeMap<_, _>>());
+        let variables: BTreeMap<_, _> = variables.into_iter().collect();
+        return say_json("environment", &serde_json::json!({ "environment": variables }));
     }
     let line = |(name, value): &(&str, String)| format!("export {name}={}\n", quoted(value));
     say(&variables.iter().map(line).collect::<String>())
+}
+
+/// Whether a daemon listens there; one that may not be asked by this user does.
+fn is_served(directory: &Path) -> bool {
+    let Err(error) = UnixStream::connect(control_path(directory, DAEMON_NAME)) else { return true };
+    !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused)
 }
 
 /// A text as one word of a POSIX shell.

@@ -3,25 +3,68 @@
 
 use super::{say, say_json};
 use crate::args::DoctorArgs;
-use crate::library;
 use crate::table::{Align, Table};
-use anyhow::Result;
+use crate::terminal::complain;
+use crate::{exit, library};
+use serde::Serialize;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 use tiercel_daemon::socket_dir::usual_directory;
 use tiercel_machine::{Finding, Machine, Standing};
 
-/// `tiercel doctor`.
-pub fn doctor(args: &DoctorArgs) -> Result<()> {
+/// What tiering needs besides one sampler.
+const NEEDED: [&str; 3] = ["runtime", "tiers", "move-pages"];
+
+/// How names of findings about samplers begin.
+const SAMPLER: &str = "sampler-";
+
+/// Everything that is printed.
+#[derive(Serialize)]
+struct Checked {
+    /// Whether data can be moved between tiers here.
+    tiering: bool,
+    /// What prevents it: names of findings.
+    prevented_by: Vec<String>,
+    findings: Vec<Finding>,
+}
+
+/// `tiercel doctor`; the exit status says whether tiering works here.
+pub fn doctor(args: &DoctorArgs) -> ExitCode {
     let mut findings = vec![runtime(), sockets(), tiers()];
     findings.extend(tiercel_sampler::support());
     findings.extend(tiercel_mover::support());
-    if args.json {
-        return say_json(&findings);
+    let checked = checked(findings);
+    let printed = match args.json {
+        true => say_json("doctor", &checked),
+        false => say(&text(&checked)),
+    };
+    if let Err(error) = printed {
+        complain(&error);
+        return ExitCode::from(exit::FAILED);
     }
+    ExitCode::from(if checked.tiering { 0 } else { exit::FAILED })
+}
+
+fn checked(findings: Vec<Finding>) -> Checked {
+    let works = |finding: &Finding| match finding.name.as_str() {
+        // With one tier the finding is that moves are modelled.
+        "tiers" => finding.standing == Standing::Ok,
+        _ => finding.standing != Standing::Absent,
+    };
+    let is_needed = |finding: &&Finding| NEEDED.contains(&finding.name.as_str());
+    let missing = findings.iter().filter(is_needed).filter(|finding| !works(finding));
+    let mut prevented_by: Vec<String> = missing.map(|finding| finding.name.clone()).collect();
+    let mut samplers = findings.iter().filter(|finding| finding.name.starts_with(SAMPLER));
+    if !samplers.any(works) {
+        prevented_by.push("samplers".to_owned());
+    }
+    Checked { tiering: prevented_by.is_empty(), prevented_by, findings }
+}
+
+fn text(checked: &Checked) -> String {
     let mut table =
         Table::new(&[("", Align::Left), ("feature", Align::Left), ("finding", Align::Left)]);
-    for finding in &findings {
+    for finding in &checked.findings {
         let mark = match finding.standing {
             Standing::Ok => "ok",
             Standing::Degraded => "limited",
@@ -30,10 +73,18 @@ pub fn doctor(args: &DoctorArgs) -> Result<()> {
         table.row(vec![mark.to_owned(), finding.name.clone(), finding.detail.clone()]);
     }
     let mut out = table.text();
-    for finding in findings.iter().filter(|finding| !finding.remedy.is_empty()) {
+    for finding in checked.findings.iter().filter(|finding| !finding.remedy.is_empty()) {
         out.push_str(&format!("\n{}: {}\n", finding.name, finding.remedy));
     }
-    say(&out)
+    out.push_str(&match checked.tiering {
+        true => "\ntiering works on this machine\n".to_owned(),
+        false => format!(
+            "\ntiering does not work on this machine: see {} above; recording, planning and the lab do \
+             not need it\n",
+            checked.prevented_by.join(", ")
+        ),
+    });
+    out
 }
 
 /// Whether the runtime is there and a program starts with it.
@@ -88,5 +139,31 @@ fn tiers() -> Finding {
             ),
             count => Finding::ok("tiers", format!("{count} tiers of memory")),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tiering_needs_tiers_a_runtime_a_mover_and_a_sampler() {
+        let ok = |name: &str| Finding::ok(name, "");
+        let all = || vec![ok("runtime"), ok("tiers"), ok("move-pages"), ok("sampler-probe")];
+        assert!(checked(all()).tiering);
+        let without = |at: usize, finding: Finding| {
+            let mut findings = all();
+            findings[at] = finding;
+            let Checked { tiering, prevented_by, .. } = checked(findings);
+            assert!(!tiering);
+            prevented_by.join(" ")
+        };
+        assert_eq!(without(0, Finding::absent("runtime", "", "")), "runtime");
+        assert_eq!(without(1, Finding::degraded("tiers", "", "")), "tiers");
+        assert_eq!(without(2, Finding::absent("move-pages", "", "")), "move-pages");
+        assert_eq!(without(3, Finding::absent("sampler-probe", "", "")), "samplers");
+        let mut blind = all();
+        blind.insert(3, Finding::absent("sampler-perf", "", ""));
+        assert!(checked(blind).tiering, "one sampler is enough");
     }
 }

@@ -3,6 +3,7 @@
 //! lives.
 
 use crate::args::TopArgs;
+use crate::figures::plural;
 use crate::link::Link;
 use crate::privilege::symbol_reader;
 use crate::show;
@@ -12,32 +13,63 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers};
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Modifier, Style};
 use ratatui::text::Text;
-use ratatui::widgets::Paragraph;
+use ratatui::widgets::{Paragraph, Wrap};
 use ratatui::{DefaultTerminal, Frame};
+use serde_json::json;
 use std::io::IsTerminal;
 use std::time::Duration;
 use tiercel_daemon::protocol::{Order, ROWS_MAX, Request};
-use tiercel_daemon::{SiteRows, Summary};
+use tiercel_daemon::{ProcessRow, SiteRows, Summary};
 use tiercel_symbolize::Symbols;
 
 /// Time between two updates. Chosen, not measured: the daemon answers within milliseconds.
 const REFRESH: Duration = Duration::from_secs(1);
 
-const KEYS: &str = "h heat  s size  i site  n node  q quit";
+const KEYS: &str = "h heat  s size  i site  n node  p processes  ? help  q quit";
+
+const HELP: &str = "\
+h  sites by heat        s  sites by size       i  sites by function and line
+n  sites by node        p  processes           q  quit
+
+*         the budget of fast memory has room for it, wholly or in part
+size      bytes that live; of what is dead the most at a time
+objects   how many were allocated, or blocks of small ones
+fits      how much of it the budget has room for
+accesses  as the samples represent them, since its process attached
+per KiB   accesses for each KiB of its largest size
+heat/s    accesses a second of late: a moving average over about ten ticks,
+          so it falls when a site is no longer used, and accesses do not
+node      where its memory lies
+where     program, and function and line of the allocation
+?         any key returns
+";
+
+/// What is shown.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Shown {
+    Sites,
+    Processes,
+    Help,
+}
 
 /// `tiercel top`.
 pub fn top(args: &TopArgs) -> Result<()> {
     let mut view = View {
-        link: Link::open(args.peer.socket.as_deref())?,
+        link: Link::of(&args.peer)?,
         symbols: Symbols::new(&symbol_reader()),
+        shown: if args.processes { Shown::Processes } else { Shown::Sites },
         order: args.by.into(),
         limit: args.limit.min(ROWS_MAX),
         summary: Summary::default(),
         sites: SiteRows::default(),
+        processes: Vec::new(),
     };
     view.look()?;
     if args.json {
-        return say_json(&view.sites);
+        return match args.processes {
+            true => say_json("top-processes", &json!({ "processes": view.processes })),
+            false => say_json("top", &view.sites),
+        };
     }
     if args.once || !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
         let table = view.table();
@@ -52,17 +84,24 @@ pub fn top(args: &TopArgs) -> Result<()> {
 struct View {
     link: Link,
     symbols: Symbols,
+    shown: Shown,
     order: Order,
     limit: usize,
     summary: Summary,
     sites: SiteRows,
+    processes: Vec<ProcessRow>,
 }
 
 impl View {
     fn look(&mut self) -> Result<()> {
-        let request = Request::Sites { by: self.order, limit: self.limit };
-        let sites = self.link.ask(&request, "objects")?;
-        self.sites = serde_json::from_value(sites).context("the daemon's sites")?;
+        let limit = self.limit;
+        if self.shown == Shown::Processes {
+            let rows = self.link.ask(&Request::Processes { limit }, "processes")?;
+            self.processes = serde_json::from_value(rows).context("the daemon's processes")?;
+        } else {
+            let rows = self.link.ask(&Request::Sites { by: self.order, limit }, "objects")?;
+            self.sites = serde_json::from_value(rows).context("the daemon's sites")?;
+        }
         let status = self.link.ask(&Request::Status, "status")?;
         self.summary = serde_json::from_value(status).context("the daemon's status")?;
         Ok(())
@@ -72,8 +111,8 @@ impl View {
         let s = &self.summary;
         let bytes = tiercel_machine::short_bytes;
         format!(
-            "{} processes, {} live in {} extents, {} of {} fast memory used, {} samples by {}{}",
-            s.clients.now,
+            "{}, {} live in {} extents, {} of {} fast memory used, {} samples by {}{}",
+            plural(s.clients.now, "process", "processes"),
             bytes(s.objects.live_bytes),
             s.objects.extents,
             bytes(s.budget.used_bytes),
@@ -85,7 +124,11 @@ impl View {
     }
 
     fn table(&mut self) -> String {
-        show::sites(&self.sites.rows, &self.summary, &mut self.symbols)
+        match self.shown {
+            Shown::Sites => show::sites(&self.sites.rows, &self.summary, &mut self.symbols),
+            Shown::Processes => show::processes(&self.processes, &self.summary),
+            Shown::Help => HELP.to_owned(),
+        }
     }
 
     fn live(&mut self, mut terminal: DefaultTerminal) -> Result<()> {
@@ -106,34 +149,60 @@ impl View {
 
     /// False: the user quits.
     fn key(&mut self, key: KeyEvent) -> bool {
-        match key.code {
+        let control = key.modifiers.contains(KeyModifiers::CONTROL);
+        let order = match key.code {
+            KeyCode::Char('c') if control => return false,
             KeyCode::Char('q') | KeyCode::Esc => return false,
-            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return false,
-            KeyCode::Char('h') => self.order = Order::Heat,
-            KeyCode::Char('s') => self.order = Order::Size,
-            KeyCode::Char('i') => self.order = Order::Site,
-            KeyCode::Char('n') => self.order = Order::Node,
-            _ => {}
-        }
+            KeyCode::Char('p') => {
+                self.shown = Shown::Processes;
+                return true;
+            }
+            KeyCode::Char('?') if self.shown != Shown::Help => {
+                self.shown = Shown::Help;
+                return true;
+            }
+            KeyCode::Char('h') => Order::Heat,
+            KeyCode::Char('s') => Order::Size,
+            KeyCode::Char('i') => Order::Site,
+            KeyCode::Char('n') => Order::Node,
+            _ if self.shown == Shown::Help => self.order,
+            _ => return true,
+        };
+        (self.shown, self.order) = (Shown::Sites, order);
         true
     }
 }
 
 fn draw(frame: &mut Frame<'_>, heading: &str, table: &str) {
+    // On a narrow terminal it has several lines: the budget is at its end.
+    let lines = wrapped_lines(heading, frame.area().width);
+    let heading = Paragraph::new(heading).style(Style::new().add_modifier(Modifier::BOLD));
+    let heading = heading.wrap(Wrap { trim: true });
     let areas = Layout::vertical([
-        Constraint::Length(1),
+        Constraint::Length(lines),
         Constraint::Length(1),
         Constraint::Min(0),
         Constraint::Length(1),
     ])
     .split(frame.area());
     let (columns, rows) = table.split_once('\n').unwrap_or((table, ""));
-    let bold = Style::new().add_modifier(Modifier::BOLD);
     let reversed = Style::new().add_modifier(Modifier::REVERSED);
-    frame.render_widget(Paragraph::new(Text::styled(heading, bold)), areas[0]);
+    frame.render_widget(heading, areas[0]);
     frame.render_widget(Paragraph::new(Text::styled(columns, reversed)), areas[1]);
     frame.render_widget(Paragraph::new(rows), areas[2]);
     frame.render_widget(Paragraph::new(KEYS), areas[3]);
+}
+
+/// Lines of a text that is wrapped between words.
+fn wrapped_lines(text: &str, width: u16) -> u16 {
+    let (mut lines, mut used) = (1, 0);
+    for word in text.split_whitespace() {
+        let chars = word.chars().count();
+        let wanted = if used == 0 { chars } else { used + 1 + chars };
+        (lines, used) =
+            if wanted <= usize::from(width) { (lines, wanted) } else { (lines + 1, chars) };
+    }
+    lines
 }
 
 #[cfg(test)]
@@ -149,6 +218,27 @@ mod tests {
         let screen = terminal.backend().to_string();
         for text in ["3 processes", "size  where", "1MiB  main", "q quit"] {
             assert!(screen.contains(text), "{text} is missing:\n{screen}");
+        }
+    }
+
+    #[test]
+    fn a_heading_wider_than_the_screen_takes_more_lines() {
+        let mut terminal = Terminal::new(TestBackend::new(60, 8)).unwrap();
+        let heading = "3 processes, 1GiB live in 300 extents, 1GiB of 2GiB fast memory used, 9 \
+                       samples by probe; MODELLED: nothing moves";
+        terminal.draw(|frame| draw(frame, heading, "size  where\n1MiB  main\n")).unwrap();
+        let screen = terminal.backend().to_string();
+        for text in ["3 processes", "nothing moves", "size  where", "1MiB  main", "q quit"] {
+            assert!(screen.contains(text), "{text} is missing:\n{screen}");
+        }
+    }
+
+    #[test]
+    fn help_explains_every_column() {
+        let columns = show::SITE_COLUMNS.iter().filter(|(name, _)| !name.is_empty());
+        for (name, _) in columns {
+            let is_explained = |line: &str| line.starts_with(&format!("{name} "));
+            assert!(HELP.lines().any(is_explained), "{name}");
         }
     }
 }

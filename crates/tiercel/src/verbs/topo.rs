@@ -29,7 +29,7 @@ pub fn topo(args: &TopoArgs) -> Result<()> {
     }
     let topo = machine.topo();
     if args.json {
-        return say_json(&topo);
+        return say_json("topo", &topo);
     }
     say(&text(&topo))
 }
