@@ -18,10 +18,12 @@ mod docs;
 mod exec;
 mod fuzz;
 mod headline;
+mod install;
 mod lab;
 mod licences;
 mod measure;
 mod metadata;
+mod package;
 mod programs;
 mod real_programs;
 mod results;
@@ -55,6 +57,12 @@ enum Verb {
     Compiler(compiler::Options),
     /// Build everything a user runs: the binary (release), the runtime, the workloads
     Build,
+    /// Build Tiercel and install it
+    Install(install::Options),
+    /// Remove what `install` wrote
+    Uninstall(install::Options),
+    /// Make a package of what `install` installs
+    Package(package::Options),
     /// Everything CI checks; goes on after a failing step and lists the failures
     Test(test::Options),
     /// Check what no compiler checks: layers, absences, sizes, words, documents against the tree
@@ -99,6 +107,9 @@ fn run(verb: Verb) -> Result<()> {
         Verb::Runtime { goals } => build::runtime(&goals),
         Verb::Compiler(options) => compiler::main(&options),
         Verb::Build => build::everything(),
+        Verb::Install(options) => install::install(&options),
+        Verb::Uninstall(options) => install::uninstall(&options),
+        Verb::Package(options) => package::main(&options),
         Verb::Test(options) => test::main(&options),
         Verb::Tidy(options) => tidy::main(&options),
         Verb::Licences => licences::main(),
