@@ -61,33 +61,27 @@ check "plan, whatif, report, diff" used
 fixed=
 setarch -R true 2>/dev/null && fixed="setarch -R"
 
-# Misses of all sites: hash, count.
-sites() { # rate
-    $fixed "$tiercel" record --quiet -o app.profile --sampler compiled --rate "$1" \
-        --caches 32K/8,1M/16,4M/16 -- ./app mib=64 lookups=60k seed=1 >/dev/null &&
-        "$tiercel" profile show --json app.profile | tr '{' '\n' |
-        sed -n 's/.*"hash":"\([0-9a-f]*\)".*"reads":\([0-9]*\),"writes":\([0-9]*\).*/\1 \2 \3/p' |
-        awk '{ print $1, $2 + $3 }'
+at_rate() { # rate, profile
+    $fixed "$tiercel" record --quiet -o "$2" --sampler compiled --rate "$1" \
+        --caches 32K/8,1M/16,4M/16 -- ./app mib=64 lookups=60k seed=1 >/dev/null
+}
+
+# A number of what `profile diff --fidelity` found is within bounds.
+between() { # name, least, most
+    sed -n "s/.*\"$1\":\([0-9.e-]*\).*/\1/p" found.json |
+        awk -v name="$1" -v least="$2" -v most="$3" \
+            '{ print name, $1; ok = $1 >= least && $1 <= most } END { exit !ok }'
 }
 
 # A 32nd of the lines of a fixed run says the same as all of them: at most 1% of the misses are at
 # other sites, and sites of 1% and more are within 10%.
 fidelity() {
     "$tiercel" cc -O3 -g -fno-omit-frame-pointer -fno-optimize-sibling-calls -pthread -o app \
-        "$tests/../../workloads/xsbench.c" -lm && sites 1 >exact && sites 1/32 >sampled &&
-        awk 'NR == FNR { exact[$1] = $2; all += $2; next }
-             { sampled[$1] = $2; of += $2; if (!($1 in exact)) exact[$1] = 0 }
-             END {
-                 for (site in exact) {
-                     apart = exact[site] / all - sampled[site] / of
-                     misplaced += (apart < 0 ? -apart : apart) / 2
-                     off = exact[site] ? sampled[site] / exact[site] - 1 : 0
-                     if (exact[site] >= all / 100 && (off < 0 ? -off : off) > worst)
-                         worst = off < 0 ? -off : off
-                 }
-                 print "misplaced", misplaced, "worst", worst, "of", all
-                 exit !(all > 2000000 && misplaced <= 0.01 && worst <= 0.10)
-             }' exact sampled
+        "$tests/../../workloads/xsbench.c" -lm && at_rate 1 exact.profile &&
+        at_rate 1/32 sampled.profile &&
+        "$tiercel" profile diff --fidelity exact.profile sampled.profile &&
+        "$tiercel" profile diff --fidelity --json exact.profile sampled.profile >found.json &&
+        between accesses 2000000 1e9 && between misplaced 0 0.01 && between worst_error 0 0.10
 }
 check "fidelity of xsbench at 1/32" fidelity
 

@@ -15,6 +15,7 @@
 
 mod check;
 mod export;
+mod fidelity;
 mod ghosts;
 mod keep;
 mod merge;
@@ -31,6 +32,7 @@ mod tracked;
 
 pub use check::{RUNS_MAX, check};
 pub use export::{Format, TABLES};
+pub use fidelity::{Fidelity, LARGE_SHARE};
 pub use keep::{LIMIT_BYTES, LIMIT_BYTES_MIN};
 pub use merge::{MergeError, PARTS_APART_S_MAX, Relation, merge};
 pub use mixed::{MIXED_SITES_MAX, Mixed, MixedSite, share_interval};

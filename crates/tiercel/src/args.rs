@@ -273,6 +273,10 @@ pub enum ProfileVerb {
         /// Rows of the table of sites
         #[arg(long, value_name = "ROWS", default_value_t = 20)]
         rows: usize,
+        /// Say instead how true the second is to the first: the share of the accesses that it has
+        /// at other sites, its worst error of a large site, rank correlation, missed writes
+        #[arg(long)]
+        fidelity: bool,
         /// Print as JSON
         #[arg(long)]
         json: bool,

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tiercel_machine::short_bytes;
 use tiercel_profile::{
-    Diff, Format, Mixed, Overview, PhaseSums, Profile, Relation, Run, SiteSums, TABLES, diff,
-    merge, read, write,
+    Diff, Fidelity, Format, LARGE_SHARE, Mixed, Overview, PhaseSums, Profile, Relation, Run,
+    SiteSums, TABLES, diff, merge, read, write,
 };
 
 /// `tiercel profile`.
@@ -24,12 +24,14 @@ pub fn profile(args: &ProfileArgs) -> Result<()> {
             }
             say(&shown(&overview, *rows))
         }
-        ProfileVerb::Diff { before, after, rows, json } => {
+        ProfileVerb::Diff { before, after, rows, fidelity, json } => {
             let diff = diff(&read(before)?.overview(), &read(after)?.overview());
-            if *json {
-                return say_json("profile-diff", &diff);
+            match (fidelity, json) {
+                (true, true) => say_json("profile-fidelity", &diff.fidelity()),
+                (true, false) => say(&fidelity_lines(&diff.fidelity())),
+                (false, true) => say_json("profile-diff", &diff),
+                (false, false) => say(&differences(&diff, *rows)),
             }
-            say(&differences(&diff, *rows))
         }
         ProfileVerb::Merge { output, ranks, limit, json, profiles } => {
             let relation = if *ranks { Relation::Parts } else { Relation::Runs };
@@ -268,6 +270,25 @@ fn differences(diff: &Diff, rows: usize) -> String {
         ]);
     }
     format!("{}\n{}", sites.text(), phases.text())
+}
+
+fn fidelity_lines(found: &Fidelity) -> String {
+    let site = found.worst_site.as_ref().map_or("-".to_owned(), |site| {
+        format!("{} off: {}", fine_percent(found.worst_error), printable(site))
+    });
+    let correlation = found.rank_correlation.map_or("-".to_owned(), |rho| format!("{rho:.3}"));
+    let missed = found.missed_writes.map_or("-".to_owned(), fine_percent);
+    format!(
+        "misplaced         {} of {} accesses\nworst large site  {site}\nrank correlation  \
+         {correlation}\nwrites missed     {missed}\n(large: at least {} of the accesses)\n",
+        fine_percent(found.misplaced),
+        count(found.accesses),
+        percent(LARGE_SHARE),
+    )
+}
+
+fn fine_percent(share: f64) -> String {
+    format!("{:.2}%", share * 100.0)
 }
 
 fn percent(share: f64) -> String {

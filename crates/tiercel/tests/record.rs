@@ -200,6 +200,11 @@ fn profiles_are_shown_compared_merged_and_exported() {
     assert_eq!(overview["runs"][0]["ending"], "exited 3");
     let diff = profile(&["diff", &one, &two]);
     assert!(diff.contains("10 > 10") && diff.contains("temporary"), "{diff}");
+    let same = profile(&["diff", "--fidelity", &one, &one]);
+    assert!(same.starts_with("misplaced         0.00% of"), "{same}");
+    let found: serde_json::Value =
+        serde_json::from_str(&profile(&["diff", "--fidelity", "--json", &one, &one])).unwrap();
+    assert_eq!((&found["misplaced"], &found["worst_error"]), (&0.0.into(), &0.0.into()));
     profile(&["merge", "-o", &both, &one, &two]);
     let merged = read(Path::new(&both)).unwrap();
     assert_eq!((merged.runs.len(), of_site(&merged, "temporary")), (2, (20, 20)));

@@ -3,7 +3,6 @@
 //! workload and over all; misses that a sampled recording gives to other sites than an exact one.
 //! Knows nothing of how accesses are checked.
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -39,10 +38,9 @@ const SAMPLED_LIMIT: f64 = 1.7;
 const SAMPLED_WORST_LIMIT: f64 = 3.0;
 const EXACT_LIMIT: f64 = 15.0;
 /// Share of the misses that a sampled recording may give to other sites, and how far off the
-/// misses of a site may be that has at least [`LARGE_SHARE`] of them. The project's targets.
+/// misses of a site may be that has at least 1% of them. The project's targets.
 const MISPLACED_LIMIT: f64 = 0.01;
 const SITE_ERROR_LIMIT: f64 = 0.10;
-const LARGE_SHARE: f64 = 0.01;
 
 /// How a workload is run.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -97,14 +95,14 @@ pub fn fidelity_rows(quick: bool) -> Result<Vec<BenchResult>> {
     let few = if quick { &WORKLOADS[..1] } else { WORKLOADS };
     let mut rows = Vec::new();
     for (name, arguments) in few {
-        let exact = misses(&built, "1", name, arguments)?;
-        let sampled = misses(&built, "1/32", name, arguments)?;
-        let Fidelity { misplaced, worst } = Fidelity::of(&exact, &sampled);
+        let exact = recorded(&built, "1", name, arguments)?;
+        let sampled = recorded(&built, "1/32", name, arguments)?;
+        let Fidelity { misplaced, worst_error } = fidelity(&built, &exact, &sampled)?;
         let row = |what: &str, value, limit| {
             BenchResult::alone(format!("{name}, {what} at 1/32"), value, Some(limit), "of misses")
         };
         rows.push(row("misplaced", misplaced, MISPLACED_LIMIT));
-        rows.push(row("worst site above 1%", worst, SITE_ERROR_LIMIT));
+        rows.push(row("worst site above 1%", worst_error, SITE_ERROR_LIMIT));
     }
     Ok(rows)
 }
@@ -151,16 +149,25 @@ fn costs(
     (0..rounds).map(one).collect()
 }
 
+/// The profile of a run without random addresses.
+fn recorded(built: &Built, rate: &str, name: &str, arguments: &[&str]) -> Result<PathBuf> {
+    let profile = profile(rate);
+    let mut record = record(built, rate);
+    record.args(["setarch", "-R"]).arg(built.checked.join(name));
+    quietly(record.args(arguments))?;
+    Ok(profile)
+}
+
 /// `tiercel record`, to which the program must be added.
 fn record(built: &Built, rate: &str) -> Command {
     let mut record = Command::new(&built.tiercel);
     record.args(["record", "--quiet", "--sampler", "compiled", "--rate", rate]);
-    record.args(["--caches", CACHES, "-o"]).arg(profile()).arg("--");
+    record.args(["--caches", CACHES, "-o"]).arg(profile(rate)).arg("--");
     record
 }
 
-fn profile() -> PathBuf {
-    exec::target().join("bench-probe.profile")
+fn profile(rate: &str) -> PathBuf {
+    exec::target().join(format!("bench-probe-{}.profile", rate.replace('/', "-")))
 }
 
 fn quietly(command: &mut Command) -> Result<()> {
@@ -169,81 +176,15 @@ fn quietly(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
+/// What `tiercel profile diff --fidelity` says.
 #[derive(Deserialize)]
-struct Shown {
-    sites: Vec<Site>,
-}
-
-#[derive(Deserialize)]
-struct Site {
-    hash: String,
-    reads: u64,
-    writes: u64,
-}
-
-/// Misses by site, of a run without random addresses.
-fn misses(
-    built: &Built,
-    rate: &str,
-    name: &str,
-    arguments: &[&str],
-) -> Result<HashMap<String, f64>> {
-    let mut record = record(built, rate);
-    record.args(["setarch", "-R"]).arg(built.checked.join(name));
-    quietly(record.args(arguments))?;
-    sites(&built.tiercel, &profile())
-}
-
-fn sites(tiercel: &Path, profile: &Path) -> Result<HashMap<String, f64>> {
-    let mut show = Command::new(tiercel);
-    let printed = exec::output(show.args(["profile", "show", "--json"]).arg(profile))?;
-    let shown: Shown = serde_json::from_str(&printed).context("the profile as JSON")?;
-    let counts = shown.sites.into_iter().map(|one| (one.hash, (one.reads + one.writes) as f64));
-    Ok(counts.collect())
-}
-
-/// How far a sampled recording is from an exact one.
-#[derive(Debug, PartialEq)]
 struct Fidelity {
-    /// Share of the misses that are at another site: half the sum of the differences of shares.
     misplaced: f64,
-    /// Error of the misses of a site that has at least [`LARGE_SHARE`] of them; the worst.
-    worst: f64,
+    worst_error: f64,
 }
 
-impl Fidelity {
-    fn of(exact: &HashMap<String, f64>, sampled: &HashMap<String, f64>) -> Fidelity {
-        let total = |of: &HashMap<String, f64>| of.values().sum::<f64>().max(1.0);
-        let (all, all_sampled) = (total(exact), total(sampled));
-        let of =
-            |from: &HashMap<String, f64>, site: &String| from.get(site).copied().unwrap_or(0.0);
-        let sites = exact.keys().chain(sampled.keys().filter(|site| !exact.contains_key(*site)));
-        let differs = sites
-            .map(|site| (of(exact, site) / all - of(sampled, site) / all_sampled).abs())
-            .sum::<f64>();
-        let large = exact.iter().filter(|(_, misses)| **misses >= LARGE_SHARE * all);
-        let errors = large.map(|(site, misses)| (of(sampled, site) / misses - 1.0).abs());
-        Fidelity { misplaced: differs / 2.0, worst: errors.fold(0.0, f64::max) }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn sites(counts: &[(&str, f64)]) -> HashMap<String, f64> {
-        counts.iter().map(|(site, count)| ((*site).to_owned(), *count)).collect()
-    }
-
-    #[test]
-    fn what_is_at_another_site_is_misplaced() {
-        let exact = sites(&[("a", 600.0), ("b", 395.0), ("c", 5.0)]);
-        let same = Fidelity::of(&exact, &exact);
-        assert_eq!(same, Fidelity { misplaced: 0.0, worst: 0.0 });
-        let sampled = sites(&[("a", 540.0), ("b", 455.0), ("d", 5.0)]);
-        let found = Fidelity::of(&exact, &sampled);
-        assert!((found.misplaced - 0.065).abs() < 1e-9, "{found:?}");
-        // c has less than 1%.
-        assert!((found.worst - 60.0 / 395.0).abs() < 1e-9, "{found:?}");
-    }
+fn fidelity(built: &Built, exact: &Path, sampled: &Path) -> Result<Fidelity> {
+    let mut diff = Command::new(&built.tiercel);
+    diff.args(["profile", "diff", "--fidelity", "--json"]).args([exact, sampled]);
+    serde_json::from_str(&exec::output(&mut diff)?).context("fidelity as JSON")
 }
