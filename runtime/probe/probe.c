@@ -104,16 +104,15 @@ static void fill_own(const struct tcl_cache *cache, const struct tcl_cache *next
         soil_last_level(left);
 }
 
-/* True when no cache has the line. */
-static bool misses_last_level(uint64_t line, bool dirties, bool *was_dirty) {
+/* Reads a line of the last level, into which it is brought where it is not there. */
+static enum tcl_cached use_last_level(uint64_t line) {
     uint64_t left;
     uint32_t set = lock_set(line);
-    *was_dirty = dirties && tcl_cache_holds_dirty(&last_level, line);
-    bool misses = !tcl_cache_hit(&last_level, line, false);
-    if (misses)
+    enum tcl_cached was = tcl_cache_use(&last_level, line, false);
+    if (!was)
         tcl_cache_fill(&last_level, line, false, &left);
     unlock_set(set);
-    return misses;
+    return was;
 }
 
 static bool is_dirty_in_last_level(uint64_t line) {
@@ -123,40 +122,50 @@ static bool is_dirty_in_last_level(uint64_t line) {
     return is_dirty;
 }
 
-static void filter(struct probe_thread *thread, uint64_t line, uint32_t what) {
-    bool dirties = what & TIERCEL_PROBE_DIRTIES, was_dirty = false, misses = false;
-    uintptr_t addr = line << TCL_LINE_SHIFT;
-    if (dirties)
-        was_dirty = tcl_cache_holds_dirty(&thread->l1, line);
-    if (!tcl_cache_hit(&thread->l1, line, dirties)) {
-        was_dirty = was_dirty || (dirties && tcl_cache_holds_dirty(&thread->l2, line));
-        if (!tcl_cache_hit(&thread->l2, line, false)) {
-            bool last_was = false;
-            misses = misses_last_level(line, dirties, &last_was);
-            was_dirty = was_dirty || last_was;
-            fill_own(&thread->l2, NULL, line, false);
-        } else if (dirties && !was_dirty) {
-            was_dirty = is_dirty_in_last_level(line);
-        }
-        fill_own(&thread->l1, &thread->l2, line, dirties);
-    } else if (dirties && !was_dirty) {
-        was_dirty = tcl_cache_holds_dirty(&thread->l2, line) || is_dirty_in_last_level(line);
+/* Brings a line into L1 that is not there; how the further levels had it. */
+static enum tcl_cached fetch(struct probe_thread *thread, uint64_t line, bool dirties) {
+    enum tcl_cached was = tcl_cache_use(&thread->l2, line, false);
+    if (!was) {
+        was = use_last_level(line);
+        fill_own(&thread->l2, NULL, line, false);
+    } else if (dirties && was == TCL_CACHED_CLEAN && is_dirty_in_last_level(line)) {
+        was = TCL_CACHED_DIRTY;
     }
-    bool is_write = what & TIERCEL_PROBE_WRITES;
-    struct tcl_miss miss = {misses && !is_write, misses && is_write, dirties && !was_dirty};
-    if (misses || miss.dirties)
-        tcl_cells_count(&thread->cells, addr, miss);
+    fill_own(&thread->l1, &thread->l2, line, dirties);
+    return was;
+}
+
+static void filter(struct probe_thread *thread, uint64_t line, uint32_t what) {
+    bool dirties = what & TIERCEL_PROBE_DIRTIES, is_write = what & TIERCEL_PROBE_WRITES;
+    bool misses = false;
+    enum tcl_cached was = tcl_cache_use(&thread->l1, line, dirties);
+    if (!was) {
+        was = fetch(thread, line, dirties);
+        misses = !was;
+    } else if (dirties && was == TCL_CACHED_CLEAN &&
+               (tcl_cache_holds_dirty(&thread->l2, line) || is_dirty_in_last_level(line))) {
+        was = TCL_CACHED_DIRTY;
+    }
+    bool is_first_write = dirties && was != TCL_CACHED_DIRTY;
+    struct tcl_miss miss = {misses && !is_write, misses && is_write, is_first_write};
+    if (misses || is_first_write)
+        tcl_cells_count(&thread->cells, line << TCL_LINE_SHIFT, miss);
 }
 
 static inline bool is_sampled(uint64_t line) {
     return (uint32_t)(line << TCL_LINE_SHIFT) * TIERCEL_PROBE_HASH < terms.limit;
 }
 
-static inline void access_line(struct probe_thread *thread, uint64_t line, uint32_t what) {
+/* It was the last one, and that was written if this writes. */
+static inline bool is_repeated(const struct probe_thread *thread, uint64_t line, uint32_t what) {
     bool dirties = what & TIERCEL_PROBE_DIRTIES;
-    if (thread->last == line + 1 && (!dirties || thread->last_was_written))
+    return thread->last == line + 1 && (!dirties || thread->last_was_written);
+}
+
+static inline void access_line(struct probe_thread *thread, uint64_t line, uint32_t what) {
+    if (is_repeated(thread, line, what))
         return;
-    thread->last_was_written = dirties;
+    thread->last_was_written = what & TIERCEL_PROBE_DIRTIES;
     thread->last = line + 1;
     filter(thread, line, what);
 }
@@ -174,9 +183,8 @@ static struct probe_thread *map_thread(void) {
         return NULL;
     uint64_t *sets = (uint64_t *)(thread + 1);
     thread->bytes = bytes;
-    thread->l1 = (struct tcl_cache){sets, terms.caches[0].sets, terms.caches[0].ways};
-    sets += l1 / sizeof(*sets);
-    thread->l2 = (struct tcl_cache){sets, terms.caches[1].sets, terms.caches[1].ways};
+    thread->l1 = tcl_cache_in(sets, terms.caches[0]);
+    thread->l2 = tcl_cache_in(sets + l1 / sizeof(*sets), terms.caches[1]);
     return thread;
 }
 
@@ -221,29 +229,30 @@ static inline void give_back(struct probe_thread *thread) {
     thread->is_busy = 0;
 }
 
-static void access_hook(uintptr_t addr, uint32_t what) {
+/* Lines from the first to the last. Not inlined, so that only what is filtered pays for its
+ * frame. */
+__attribute__((noinline)) static void access_lines(uint64_t first, uint64_t last, uint32_t what) {
     struct probe_thread *thread = take_thread();
     if (!thread)
         return;
-    uint64_t first = addr >> TCL_LINE_SHIFT;
-    uint64_t last = (addr + (what >> TIERCEL_PROBE_SPAN_SHIFT) - 1) >> TCL_LINE_SHIFT;
     for (uint64_t line = first; line <= last; line++)
         if (is_sampled(line))
             access_line(thread, line, what);
     give_back(thread);
 }
 
+static void access_hook(uintptr_t addr, uint32_t what) {
+    uint64_t first = addr >> TCL_LINE_SHIFT;
+    uint64_t last = (addr + (what >> TIERCEL_PROBE_SPAN_SHIFT) - 1) >> TCL_LINE_SHIFT;
+    const struct probe_thread *thread = mine;
+    if (tcl_likely(thread && first == last && is_repeated(thread, first, what)))
+        return;
+    access_lines(first, last, what);
+}
+
 static void range_hook(uintptr_t addr, uintptr_t bytes, uint32_t what) {
-    if (!bytes || addr + bytes < addr)
-        return;
-    struct probe_thread *thread = take_thread();
-    if (!thread)
-        return;
-    uint64_t last = (addr + bytes - 1) >> TCL_LINE_SHIFT;
-    for (uint64_t line = addr >> TCL_LINE_SHIFT; line <= last; line++)
-        if (is_sampled(line))
-            access_line(thread, line, what);
-    give_back(thread);
+    if (bytes && addr + bytes >= addr)
+        access_lines(addr >> TCL_LINE_SHIFT, (addr + bytes - 1) >> TCL_LINE_SHIFT, what);
 }
 
 void tcl_probe_thread_ends(void) {
@@ -299,7 +308,7 @@ static bool prepare_filter(void) {
         tcl_os_mmap(NULL, sets + locks, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
         return false;
-    last_level = (struct tcl_cache){memory, terms.caches[2].sets, terms.caches[2].ways};
+    last_level = tcl_cache_in(memory, terms.caches[2]);
     set_locks = (_Atomic uint8_t *)((char *)memory + sets);
     atomic_store(&is_ready, true);
     return true;

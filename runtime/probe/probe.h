@@ -18,16 +18,29 @@
 
 /* ---- cache.c ---------------------------------------------------------------------------------
  *
- *   set    used: a bit a way, by bit-PLRU | dirty: a bit a way, 32 higher; then a line + 1 each way
+ *   set    a word    used: a bit a way, by bit-PLRU | dirty: a bit a way, 32 higher
+ *          groups    marks: a byte a way, eight to a word, of the line's hash
+ *          groups*8  line + 1 of each way; 0: none, as of those that fill up the last group
  */
 struct tcl_cache {
     uint64_t *sets;
     uint32_t set_count, ways;
+    uint32_t groups; /* of eight ways */
 };
+
+/* Words of a set. */
+static inline size_t tcl_cache_words(uint32_t groups) {
+    return 1 + 9 * (size_t)groups;
+}
+
+/* An empty cache of this shape, in memory that is zero. */
+static inline struct tcl_cache tcl_cache_in(void *memory, struct tcl_probe_cache shape) {
+    return (struct tcl_cache){memory, shape.sets, shape.ways, (shape.ways + 7) / 8};
+}
 
 /* What a cache of this shape needs, bytes. */
 static inline size_t tcl_cache_bytes(struct tcl_probe_cache shape) {
-    return (size_t)shape.sets * (1 + shape.ways) * sizeof(uint64_t);
+    return shape.sets * tcl_cache_words(tcl_cache_in(NULL, shape).groups) * sizeof(uint64_t);
 }
 
 /* The set a line belongs to: its number. */
@@ -36,8 +49,11 @@ static inline uint64_t tcl_cache_set(const struct tcl_cache *cache, uint64_t lin
     return tcl_unlikely(count & (count - 1)) ? line % count : line & (count - 1);
 }
 
-/* Reads or writes a line if it is there; whether it is. */
-TCL_HIDDEN bool tcl_cache_hit(const struct tcl_cache *cache, uint64_t line, bool writes);
+/* Whether a cache has a line. */
+enum tcl_cached { TCL_CACHED_NOT = 0, TCL_CACHED_CLEAN, TCL_CACHED_DIRTY };
+
+/* Reads or writes a line if it is there; how it was before. */
+TCL_HIDDEN enum tcl_cached tcl_cache_use(const struct tcl_cache *cache, uint64_t line, bool writes);
 /* Brings in a line that is not there. True: `*left` had to leave, and it was written. */
 TCL_HIDDEN bool tcl_cache_fill(const struct tcl_cache *cache, uint64_t line, bool writes,
                                uint64_t *left);

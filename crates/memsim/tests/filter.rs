@@ -21,13 +21,14 @@ const DRIVER: &str = r#"
 
 int main(int argc, char **argv) {
     struct tcl_probe_cache shape = {(uint32_t)atoi(argv[1]), (uint32_t)atoi(argv[2])};
-    struct tcl_cache cache = {calloc(1, tcl_cache_bytes(shape)), shape.sets, shape.ways};
+    struct tcl_cache cache = tcl_cache_in(calloc(1, tcl_cache_bytes(shape)), shape);
     uint64_t line, left;
     int writes;
     while (argc == 3 && scanf("%" SCNu64 " %d", &line, &writes) == 2) {
         bool was_dirty = tcl_cache_holds_dirty(&cache, line);
-        if (tcl_cache_hit(&cache, line, writes))
-            printf("hit %d\n", was_dirty);
+        enum tcl_cached was = tcl_cache_use(&cache, line, writes);
+        if (was)
+            printf("hit %d\n", was_dirty == (was == TCL_CACHED_DIRTY) ? was_dirty : -1);
         else if (tcl_cache_fill(&cache, line, writes, &left))
             printf("miss %" PRIu64 "\n", left);
         else
