@@ -53,6 +53,7 @@ use std::time::{Duration, Instant};
 use tiercel_ledger::movement::Outcome;
 use tiercel_ledger::{AccessValue, Ledger, Range};
 use tiercel_machine::NodeId;
+use tiercel_policy::Knowledge;
 use tiercel_wire::clock::monotonic_ns;
 use tiercel_wire::{ClockSource, Now, Offer, Session, Timeline};
 
@@ -676,9 +677,13 @@ impl Daemon {
     /// where nothing is to be decided.
     fn pace(&mut self, took: Duration, now_ms: u64) {
         let (varies, purpose) = (self.config.policy.ticks_vary(), self.purpose());
-        let is_idle = !purpose.is_scarce && !purpose.is_recording;
-        let is_settled = varies && (is_idle || self.tracking.clients.ranking().settled);
-        let late_ms = self.schedule.ticked(took, is_settled, now_ms);
+        let known = match () {
+            () if !varies => Knowledge::Open,
+            () if !purpose.is_scarce && !purpose.is_recording => Knowledge::Idle,
+            () if self.tracking.clients.ranking().settled => Knowledge::Settled,
+            () => Knowledge::Open,
+        };
+        let late_ms = self.schedule.ticked(took, known, now_ms);
         if varies {
             self.tracking.ledger.expect_tick_in(self.schedule.tick_every_ms());
         }
