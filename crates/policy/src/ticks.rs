@@ -12,9 +12,9 @@ const TIME_SHARE: f64 = 0.01;
 /// How much is known, by which ticks lengthen until they have the usual length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Knowledge {
-    /// What deserves fast memory is not settled. In replay a factor of 1.25 misses three points more
-    /// of what the bound gains, and 1.03 misses as much with a third more ticks. From 32 ms to 2 s
-    /// these are 94 ticks within 43 s.
+    /// What deserves fast memory is not settled. In replay a factor of 1.25 misses three points
+    /// more of what the bound gains, and 1.03 misses as much with a third more ticks. From 32 ms
+    /// to 2 s these are 94 ticks within 43 s.
     Open,
     /// It is settled. 19 ticks within ten seconds.
     Settled,
