@@ -87,7 +87,7 @@ fn ask(nodes: &[Node], index: usize, distance: Option<u16>) -> Problem {
         || beside.is_some_and(|beside| node.kernel_tier > beside.kernel_tier);
     let smaller = beside.is_some_and(|beside| node.capacity_bytes < beside.capacity_bytes);
     let guess = match (ranked, smaller) {
-        (true, _) => "its figures rank it",
+        (true, _) => "it is ranked by its measured or published figures",
         (false, true) => {
             "smaller than the memory beside the CPUs, as HBM is; it ranks below until you say so"
         }
@@ -98,7 +98,7 @@ fn ask(nodes: &[Node], index: usize, distance: Option<u16>) -> Problem {
         place: format!("node {}", node.id),
         what: format!("memory without CPUs{far}, of unknown kind: {guess}"),
         remedy: format!(
-            "say it: [[machine.node]] id = {}, kind = \"hbm\", \"cxl\", \"nvm\" or \"dram\"",
+            "state it in the configuration: [[machine.node]] id = {}, kind = \"hbm\", \"cxl\", \"nvm\" or \"dram\"",
             node.id
         ),
     }
