@@ -225,7 +225,8 @@ pub struct ReportArgs {
 
 fn percent(text: &str) -> Result<f64> {
     let number = text.strip_suffix('%').unwrap_or(text);
-    let share = number.parse::<f64>().with_context(|| format!("{text} is not a percentage"))? / 100.0;
+    let share =
+        number.parse::<f64>().with_context(|| format!("{text} is not a percentage"))? / 100.0;
     if !(0.0..=10.0).contains(&share) {
         bail!("{text}: from 0% to 1000%");
     }

@@ -138,7 +138,9 @@ fn recorded(printed: &mut Printed) {
     printed.verb("profile", &["profile", "show", "one.profile"]);
     let merge = ["profile", "merge", "-o", "both.profile", "one.profile", "two.profile"];
     printed.verb("profile", &merge);
-    printed.verb("profile-diff", &["profile", "diff", "one.profile", "two.profile"]);
+    let diff = ["profile", "diff", "one.profile", "two.profile"];
+    printed.verb("profile-diff", &diff);
+    printed.verb("profile-fidelity", &[&diff[..], &["--fidelity"]].concat());
     printed.verb("whatif", &["whatif", "both.profile", "--machine", "xeonmax-hbm"]);
     printed.verb("heat", &["heat", "both.profile"]);
     printed.verb("wss", &["wss", "both.profile", "--window", "100ms"]);
