@@ -2,10 +2,12 @@
  *
  * pagerank: ranks of a skewed graph's vertices by pulling, after GAP: each vertex adds up what its
  * in-neighbours contribute.
- * In: size, iterations. Out: one line; right when the ranks add up to one and the last
- * iteration's are what pushing along the edges, when they were made, would have given.
+ * In: size, iterations, perhaps a file for the graph. Out: one line; right when the ranks add up to
+ * one and the last iteration's are what pushing along the edges, when they were made, would have
+ * given.
  * Knows nothing of tiers: the neighbours are streamed and most of the memory; contributions are
- * gathered at random, a few of them very often.
+ * gathered at random, a few of them very often. A graph that is read from a file leaves as much
+ * again in the page cache, as GraphMat's input does.
  */
 #include "graph.h"
 #include "team.h"
@@ -19,6 +21,12 @@ static struct option options[] = {
     [THREADS] = {"threads", 1, "threads, 64 at most"},
     [SEED] = {"seed", 1, "of the graph"},
     [CORRUPT] = {"corrupt", 0, "1: corrupt neighbours, which the check must detect"},
+};
+
+enum { GRAPH_FILE };
+
+static struct text_option texts[] = {
+    [GRAPH_FILE] = {"file", "", "the graph's file, made when it is not there; none: no file"},
 };
 
 #define DAMPING 0.85             /* Brin and Page 1998, 2.1.1 */
@@ -78,11 +86,16 @@ static uint64_t fill_offsets(struct ranking *r, uint64_t edges) {
     return r->offsets[r->vertices];
 }
 
+/* Memory of vertices, before the number of edges is known. */
+static void make_vertices(struct ranking *r) {
+    r->offsets = make_offsets((r->vertices + 1) * sizeof *r->offsets);
+    r->out = make_out_degrees(r->vertices * sizeof *r->out);
+}
+
 /* The in-edges of each vertex, in the order in which they are stored. */
 static void build(struct ranking *r, uint64_t edges) {
-    r->offsets = make_offsets((r->vertices + 1) * sizeof *r->offsets);
+    make_vertices(r);
     r->edges = fill_offsets(r, edges);
-    r->out = make_out_degrees(r->vertices * sizeof *r->out);
     memset(r->out, 0, r->vertices * sizeof *r->out);
     r->neighbours = make_neighbours(r->edges * sizeof *r->neighbours);
     for (uint64_t v = 0; v < r->vertices; v++) {
@@ -93,6 +106,85 @@ static void build(struct ranking *r, uint64_t edges) {
             r->neighbours[k] = from;
             r->out[from].degree++;
             r->out[from].weights += weight;
+        }
+    }
+}
+
+/* How a graph's file begins; offsets, out-degrees and neighbours follow. */
+struct file_head {
+    char magic[8];
+    uint64_t vertices, edges, seed, wanted_edges;
+};
+
+static struct file_head head_of(const struct ranking *r, uint64_t wanted_edges) {
+    return (struct file_head){"tclrank", r->vertices, r->edges, options[SEED].value, wanted_edges};
+}
+
+_Noreturn static void unusable(const char *what) {
+    fprintf(stderr, "pagerank: cannot %s %s\n", what, texts[GRAPH_FILE].value);
+    exit(3);
+}
+
+static void save(const struct ranking *r, uint64_t wanted_edges) {
+    struct file_head head = head_of(r, wanted_edges);
+    FILE *file = fopen(texts[GRAPH_FILE].value, "wb");
+    bool is_whole =
+        file != NULL && fwrite(&head, sizeof head, 1, file) == 1 &&
+        fwrite(r->offsets, sizeof *r->offsets, r->vertices + 1, file) == r->vertices + 1 &&
+        fwrite(r->out, sizeof *r->out, r->vertices, file) == r->vertices &&
+        fwrite(r->neighbours, sizeof *r->neighbours, r->edges, file) == r->edges;
+    if (file == NULL || fclose(file) != 0 || !is_whole) {
+        unusable("write");
+    }
+}
+
+/* Whether offsets ascend to the number of edges, and neighbours are vertices. */
+static bool is_graph(const struct ranking *r) {
+    bool is_right = r->offsets[0] == 0 && r->offsets[r->vertices] == r->edges;
+    for (uint64_t v = 0; v < r->vertices; v++) {
+        is_right &= r->offsets[v] <= r->offsets[v + 1];
+    }
+    for (uint64_t k = 0; k < r->edges; k++) {
+        is_right &= r->neighbours[k] < r->vertices;
+    }
+    return is_right;
+}
+
+/* Reads the graph through the page cache. False: there is no file, or it is of another graph. */
+static bool load(struct ranking *r, uint64_t wanted_edges) {
+    struct file_head head, own = head_of(r, wanted_edges);
+    FILE *file = fopen(texts[GRAPH_FILE].value, "rb");
+    if (file == NULL) {
+        return false;
+    }
+    bool has_head = fread(&head, sizeof head, 1, file) == 1;
+    own.edges = head.edges;
+    if (!has_head || memcmp(&head, &own, sizeof head) != 0 ||
+        head.edges > wanted_edges + r->vertices) {
+        fclose(file);
+        return false;
+    }
+    r->edges = head.edges;
+    make_vertices(r);
+    r->neighbours = make_neighbours(r->edges * sizeof *r->neighbours);
+    bool is_whole =
+        fread(r->offsets, sizeof *r->offsets, r->vertices + 1, file) == r->vertices + 1 &&
+        fread(r->out, sizeof *r->out, r->vertices, file) == r->vertices &&
+        fread(r->neighbours, sizeof *r->neighbours, r->edges, file) == r->edges;
+    fclose(file);
+    if (!is_whole || !is_graph(r)) {
+        unusable("use the damaged");
+    }
+    return true;
+}
+
+/* The graph, made or read, and what ranks need. */
+static void prepare(struct ranking *r, uint64_t edges) {
+    bool has_file = texts[GRAPH_FILE].value[0] != 0;
+    if (!has_file || !load(r, edges)) {
+        build(r, edges);
+        if (has_file) {
+            save(r, edges);
         }
     }
     r->ranks = make_ranks(r->vertices * sizeof *r->ranks);
@@ -161,7 +253,8 @@ static bool last_iteration_is_right(const struct ranking *r, double *sum) {
 }
 
 int main(int argc, char **argv) {
-    read_options(argc, argv, options, sizeof options / sizeof *options);
+    read_all_options(argc, argv, options, sizeof options / sizeof *options, texts,
+                     sizeof texts / sizeof *texts);
     static struct ranking r;
     uint64_t threads = options[THREADS].value, bytes = options[TOTAL_MIB].value * MIB;
     while ((VERTEX_BYTES + EDGE_FACTOR * EDGE_BYTES) << (r.bits + 1) <= bytes * 3 / 2) {
@@ -172,9 +265,10 @@ int main(int argc, char **argv) {
         bytes > r.vertices * VERTEX_BYTES ? (bytes - r.vertices * VERTEX_BYTES) / EDGE_BYTES : 0;
     if (r.bits < 4 || r.bits > 31 || edges == 0 || options[ITERATIONS].value == 0 || threads == 0 ||
         threads > THREADS_MAX) {
-        usage(argv[0], options, sizeof options / sizeof *options);
+        usage_all(argv[0], options, sizeof options / sizeof *options, texts,
+                  sizeof texts / sizeof *texts);
     }
-    build(&r, edges);
+    prepare(&r, edges);
     for (uint64_t i = 0; options[CORRUPT].value && i < r.edges; i += 1009) {
         r.neighbours[i] = (uint32_t)((r.neighbours[i] + 1) % r.vertices);
     }

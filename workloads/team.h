@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
  * team.h: threads that do the same work on different parts of the data.
- * In: a number of threads, a function. Out: each thread's part, a barrier, sums in a fixed order.
+ * In: a number of threads, a function, pin=1. Out: each thread's part, a barrier, sums in a fixed
+ * order.
  * Knows nothing of the work. With one thread, no thread is started.
  */
 #ifndef TEAM_H
@@ -9,6 +10,7 @@
 
 #include "workload.h"
 #include <pthread.h>
+#include <sched.h>
 
 #define THREADS_MAX 64 /* chosen, not measured */
 
@@ -58,8 +60,35 @@ static inline double sum_of_all(struct member *member, double part) {
     return sum;
 }
 
+/* With pin=1, member n stays on the n-th of the CPUs that the program may use, in turns. A machine
+ * that refuses leaves it where it is. */
+static inline void pin_member(uint64_t me) {
+    static cpu_set_t usable;
+    static _Atomic bool is_known;
+    if (!common_options[PIN].value) {
+        return;
+    }
+    if (!atomic_load(&is_known)) {
+        if (sched_getaffinity(0, sizeof usable, &usable) != 0) {
+            return;
+        }
+        atomic_store(&is_known, true);
+    }
+    uint64_t nth = me % (uint64_t)CPU_COUNT(&usable);
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+        if (CPU_ISSET(cpu, &usable) && nth-- == 0) {
+            cpu_set_t one;
+            CPU_ZERO(&one);
+            CPU_SET(cpu, &one);
+            sched_setaffinity(0, sizeof one, &one);
+            return;
+        }
+    }
+}
+
 static inline void *member_main(void *argument) {
     struct member *member = argument;
+    pin_member(member->me);
     member->work(member);
     return NULL;
 }
@@ -69,6 +98,7 @@ static inline void run_team(uint64_t threads, void (*work)(struct member *), voi
     struct team team = {.of = threads, .job = job};
     struct member members[THREADS_MAX];
     pthread_t handles[THREADS_MAX];
+    pin_member(0);
     if (pthread_barrier_init(&team.barrier, NULL, (unsigned)threads) != 0) {
         fprintf(stderr, "cannot make a team of %" PRIu64 "\n", threads);
         exit(3);

@@ -37,16 +37,40 @@ struct option {
     const char *help;
 };
 
-/* The argument that every workload has besides its own. */
-static struct option json_option = {"json", 0, "1: a line of JSON as well"};
+/* An argument that is a word: its name, its default and its meaning. */
+struct text_option {
+    const char *name;
+    const char *value;
+    const char *help;
+};
+
+/* The arguments that every workload has besides its own. */
+enum { JSON, PIN, COMMON };
+static struct option common_options[] = {
+    [JSON] = {"json", 0, "1: a line of JSON as well"},
+    [PIN] = {"pin", 0, "1: each thread of a team stays on a CPU, in turns"},
+};
+
+static inline void show_options(const struct option *options, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        fprintf(stderr, "  %-10s %s (%" PRIu64 ")\n", options[i].name, options[i].help,
+                options[i].value);
+    }
+}
+
+static inline void usage_all(const char *program, const struct option *options, size_t count,
+                             const struct text_option *texts, size_t text_count) {
+    fprintf(stderr, "usage: %s [name=value ...]\n", program);
+    show_options(options, count);
+    for (size_t i = 0; i < text_count; i++) {
+        fprintf(stderr, "  %-10s %s (%s)\n", texts[i].name, texts[i].help, texts[i].value);
+    }
+    show_options(common_options, COMMON);
+    exit(2);
+}
 
 static inline void usage(const char *program, const struct option *options, size_t count) {
-    fprintf(stderr, "usage: %s [name=value ...]\n", program);
-    for (size_t i = 0; i <= count; i++) {
-        const struct option *option = i < count ? &options[i] : &json_option;
-        fprintf(stderr, "  %-10s %s (%" PRIu64 ")\n", option->name, option->help, option->value);
-    }
-    exit(2);
+    usage_all(program, options, count, NULL, 0);
 }
 
 /* A whole number with an optional k, m or g (10^3, 10^6, 10^9). */
@@ -61,23 +85,49 @@ static inline bool number(const char *text, uint64_t *value) {
     return end[scale != 1] == 0;
 }
 
-/* Fills `options` from the command line; an unknown argument ends the program with the usage. */
-static inline void read_options(int argc, char **argv, struct option *options, size_t count) {
-    for (int a = 1; a < argc; a++) {
-        const char *equals = strchr(argv[a], '=');
-        bool known = false;
-        for (size_t i = 0; equals != NULL && i <= count; i++) {
-            struct option *option = i < count ? &options[i] : &json_option;
-            size_t length = (size_t)(equals - argv[a]);
-            if (strlen(option->name) == length && !strncmp(argv[a], option->name, length)) {
-                known = number(equals + 1, &option->value);
-            }
-        }
-        if (!known) {
-            fprintf(stderr, "%s: cannot use %s\n", argv[0], argv[a]);
-            usage(argv[0], options, count);
+/* What follows `name=` in an argument; NULL: it is another one. */
+static inline const char *text_of(const char *argument, const char *name) {
+    size_t length = strlen(name);
+    bool is_it = !strncmp(argument, name, length) && argument[length] == '=';
+    return is_it ? argument + length + 1 : NULL;
+}
+
+static inline bool read_number(const char *argument, struct option *options, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        const char *value = text_of(argument, options[i].name);
+        if (value != NULL) {
+            return number(value, &options[i].value);
         }
     }
+    return false;
+}
+
+static inline bool read_text(const char *argument, struct text_option *texts, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        const char *value = text_of(argument, texts[i].name);
+        if (value != NULL) {
+            texts[i].value = value;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Fills options from the command line; an unknown argument ends the program with the usage. */
+static inline void read_all_options(int argc, char **argv, struct option *options, size_t count,
+                                    struct text_option *texts, size_t text_count) {
+    for (int a = 1; a < argc; a++) {
+        if (!read_number(argv[a], options, count) && !read_text(argv[a], texts, text_count) &&
+            !read_number(argv[a], common_options, COMMON)) {
+            fprintf(stderr, "%s: cannot use %s\n", argv[0], argv[a]);
+            usage_all(argv[0], options, count, texts, text_count);
+        }
+    }
+}
+
+/* The same for a workload without words. */
+static inline void read_options(int argc, char **argv, struct option *options, size_t count) {
+    read_all_options(argc, argv, options, count, NULL, 0);
 }
 
 /* xorshift64*: deterministic, and far cheaper than the memory accesses it chooses. */
@@ -230,7 +280,7 @@ static inline int conclude(const struct outcome *out) {
            out->operations ? took_ns / operations : 0.0,
            out->took_ns ? operations / took_ns * 1e3 : 0.0, took_ns / 1e9,
            (double)footprint / (double)MIB, out->digest);
-    if (json_option.value) {
+    if (common_options[JSON].value) {
         printf("{\"workload\":\"%s\",\"right\":%s,\"unit\":\"%s\",\"operations\":%" PRIu64
                ",\"region_ns\":%" PRIu64 ",\"footprint_bytes\":%" PRIu64 ",\"digest\":\"%016" PRIx64
                "\"}\n",
