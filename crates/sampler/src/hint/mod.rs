@@ -11,7 +11,6 @@
 //! `kernel.perf_event_paranoid` is at most 2. Only root can make the kernel scan faster than it
 //! does by itself ([`knobs`]).
 
-use std::collections::HashMap;
 use std::path::Path;
 
 use tiercel_wire::{Now, Sample};
@@ -19,12 +18,14 @@ use tiercel_wire::{Now, Sample};
 use crate::perf::{PerfSampler, choose};
 use crate::{
     Config, Cost, Counters, Drained, Granularity, Kind, Method, Sampler, SamplerCapabilities,
-    SamplerError, Source, clock,
+    SamplerError, Source,
 };
 
 mod knobs;
+mod passes;
 
 use knobs::{Knobs, Place};
+use passes::{Passes, Progress};
 
 /// Share of a CPU that makes the perf sampler never lower its rate: every fault counts, and the
 /// kernel's scan bounds how many there are.
@@ -35,14 +36,7 @@ pub struct HintSampler {
     faults: PerfSampler,
     /// Undoes on drop what was changed.
     knobs: Knobs,
-    processes: HashMap<u32, Progress>,
-}
-
-/// How far the kernel's scan of a process was when the current pass began.
-#[derive(Clone, Copy, Debug, Default)]
-struct Progress {
-    scans: u64,
-    cpu: std::time::Duration,
+    passes: Passes,
 }
 
 impl HintSampler {
@@ -57,25 +51,7 @@ impl HintSampler {
         let faults =
             PerfSampler::open(&inner).map_err(|error| refusal(error, choose::paranoid()))?;
         let knobs = Knobs::set(&Place::default(), config.hint_window_ms)?;
-        Ok(HintSampler { faults, knobs, processes: HashMap::new() })
-    }
-
-    /// Ends a pass if every process that ran was scanned since the last one ended.
-    fn end_pass(&mut self) -> bool {
-        let mut ran = 0;
-        for (pid, began) in &self.processes {
-            let Some(now) = Progress::of(*pid) else { continue };
-            if now.scans > began.scans {
-                ran += 1;
-            } else if now.cpu > began.cpu {
-                return false;
-            }
-        }
-        if ran > 0 {
-            let next = |pid: &u32| Progress::of(*pid).unwrap_or_default();
-            self.processes.iter_mut().for_each(|(pid, began)| *began = next(pid));
-        }
-        ran > 0
+        Ok(HintSampler { faults, knobs, passes: Passes::new(config.hint_window_ms) })
     }
 }
 
@@ -90,20 +66,20 @@ impl Sampler for HintSampler {
 
     fn attach(&mut self, pid: u32) -> Result<(), SamplerError> {
         self.faults.attach(pid)?;
-        self.processes.entry(pid).or_insert_with(|| Progress::of(pid).unwrap_or_default());
+        self.passes.add(pid, Progress::of(pid).unwrap_or_default());
         Ok(())
     }
 
     fn detach(&mut self, pid: u32) {
         self.faults.detach(pid);
-        self.processes.remove(&pid);
+        self.passes.remove(pid);
     }
 
     fn watch(&mut self, _pid: u32, _ranges: &[std::ops::Range<u64>]) {}
 
     fn drain(&mut self, now: Now, out: &mut Vec<Sample>) -> Drained {
         // The end first: accesses that it lets through belong to the next pass, not to this one.
-        let passes = u64::from(self.end_pass());
+        let passes = u64::from(self.passes.end(now.ms(), &Progress::of));
         Drained { passes, ..self.faults.drain(now, out) }
     }
 
@@ -131,20 +107,6 @@ impl Sampler for HintSampler {
 /// Restores what a sampler that was killed had changed.
 pub fn restore() {
     knobs::restore(&Place::default());
-}
-
-impl Progress {
-    /// `None` when the process is gone.
-    fn of(pid: u32) -> Option<Progress> {
-        let text = std::fs::read_to_string(format!("/proc/{pid}/sched")).ok()?;
-        Some(Progress { scans: scans(&text)?, cpu: clock::process_cpu(pid)? })
-    }
-}
-
-/// `mm->numa_scan_seq` in the text of /proc/PID/sched.
-fn scans(sched: &str) -> Option<u64> {
-    let line = sched.lines().find(|line| line.starts_with("mm->numa_scan_seq"))?;
-    line.split(':').nth(1)?.trim().parse().ok()
 }
 
 /// The perf sampler's refusal in terms of this one.

@@ -4,6 +4,7 @@
 use std::fs;
 
 use super::knobs::Place;
+use super::passes::scans;
 use super::*;
 
 const SCAN: [(&str, &str); 4] = [
