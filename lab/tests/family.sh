@@ -97,4 +97,13 @@ tiercel attach --cgroup /tenant > output 2>&1 && not_ok "an empty group is refus
 contains "an empty group is refused" "no process is in control group" output
 tiercel attach --cgroup /nowhere > output 2>&1 && not_ok "an unknown group is refused" "it was not"
 contains "an unknown group is refused" "is no control group" output
+# A sandbox may show an empty file.
+mount --bind /dev/null /proc/zoneinfo
+tiercel attach --pid $$ > output 2>&1 && not_ok "unknown room is refused" "it was not"
+contains "unknown room is refused" "zoneinfo names no node's memory" output
+tiercel doctor > output
+contains "and doctor says so" "no .*os-pages .*attach moves nothing" output
+umount /proc/zoneinfo
+tiercel doctor > output
+contains "which is well otherwise" "ok .*os-pages" output
 equal "and the knobs are as they were found" "$found" "$(knobs)"

@@ -32,7 +32,7 @@ use crate::moves::queue::{Completion, MoveQueue};
 use crate::moves::self_moves::{Hosted, Users};
 use crate::moving::{Context, Moving};
 use crate::net::arrival::Arrival;
-use crate::net::protocol::{Request, answer_line};
+use crate::net::protocol::{Request, answer_line, error_line};
 use crate::net::socket_dir::Access;
 use crate::observe::recording::Recording;
 use crate::observe::sampling::{Purpose, Sampling};
@@ -60,6 +60,9 @@ use tiercel_wire::{ClockSource, Now, Offer, Session, Timeline};
 /// Large objects of one site that a profile and a plan distinguish: H2M's multi-phase benchmark has
 /// 30, and `hotcold` of the experiment `movers` has 96.
 const NUMBERED_BIRTHS: u32 = 128;
+
+/// The answer to a request of the other loop, `daemon::pages`.
+const NOT_BY_PAGE: &str = "this tiers objects: only what is tiered by OS page explains an address";
 
 /// Processes that are hosted before anything else has its turn: 2 ms, at 0.2 ms each.
 const GREETED_AT_ONCE: usize = 8;
@@ -332,7 +335,7 @@ impl Daemon {
             }
             Event::BirthsLocated => self.decide(),
             Event::Request(peer, request) => {
-                let line = answer_line(&self.answer(&request));
+                let line = self.reply(&request);
                 self.sockets.send(peer, &line);
             }
             Event::Shutdown => self.is_stopping = true,
@@ -765,8 +768,16 @@ impl Daemon {
 
     // ---- Answers -------------------------------------------------------------------------------
 
-    fn answer(&mut self, request: &Request) -> Answer {
-        match request {
+    /// The line that answers a request.
+    fn reply(&mut self, request: &Request) -> Vec<u8> {
+        match self.answer(request) {
+            Ok(answer) => answer_line(&answer),
+            Err(refusal) => error_line(refusal),
+        }
+    }
+
+    fn answer(&mut self, request: &Request) -> Result<Answer, &'static str> {
+        Ok(match request {
             Request::Status => Answer::Status(Box::new(self.status())),
             Request::Sites { by, limit } => {
                 pieces::scan_fit(self);
@@ -781,12 +792,13 @@ impl Daemon {
                 self.renew_offer();
                 Answer::Budget(fast.to_string())
             }
+            Request::Why { .. } => return Err(NOT_BY_PAGE),
             Request::Metrics => Answer::Metrics(prometheus(&self.status())),
             Request::Stop => {
                 self.is_stopping = true;
                 Answer::Stop
             }
-        }
+        })
     }
 
     /// All figures now.

@@ -1,7 +1,7 @@
 //! What policies ask for and movers answer: [`Move`] and [`Outcome`].
 //! In: nothing. Out: plain data. Knows nothing of who decides or who copies.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tiercel_machine::NodeId;
 
 /// A request to migrate a range of one process's memory to a node.
@@ -26,7 +26,7 @@ pub struct Move {
 }
 
 /// Why a move was asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reason {
     /// Makes room in a better tier.
@@ -72,7 +72,7 @@ impl Outcome {
 }
 
 /// Why bytes did not move.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Failure {
     /// The OS page is pinned or locked just now (EBUSY).

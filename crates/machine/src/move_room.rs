@@ -53,6 +53,11 @@ impl MoveRoom {
         self.nodes.get(&node).copied().unwrap_or_default()
     }
 
+    /// Whether no zone of any node has memory: then what was read is not what the kernel has.
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
     /// With so many bytes until moves are refused, no watermarks and no lists.
     pub fn of_bytes(nodes: impl IntoIterator<Item = (NodeId, u64)>) -> MoveRoom {
         let granted = |bytes| Granted {
@@ -68,6 +73,9 @@ impl MoveRoom {
     pub fn of(zoneinfo: &str, os_page_bytes: u64) -> MoveRoom {
         let mut nodes: BTreeMap<NodeId, Granted> = BTreeMap::new();
         for zone in Zone::all(zoneinfo) {
+            if zone.managed == 0 {
+                continue;
+            }
             let granted = nodes.entry(zone.node).or_default();
             let refused = zone.min.saturating_add(zone.reserve);
             if zone.managed <= refused {

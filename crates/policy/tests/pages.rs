@@ -9,7 +9,7 @@ use model::{Model, OS_PAGE, estimate, places, tiering, unit};
 use tiercel_ledger::regions::{Accessor, Early, GroupId, Unit};
 use tiercel_machine::{Machine, NodeId};
 use tiercel_policy::pages::{
-    LOCK_WINDOWS, Mode, PagesConfig, Places, PlacesError, Reserve, Situation, Tiering,
+    LOCK_WINDOWS, Mode, PagesConfig, Places, PlacesError, Reserve, Situation, Stay, Tiering,
 };
 
 const FROM_0: Accessor = Accessor::Node(NodeId(0));
@@ -374,6 +374,30 @@ fn what_was_refused_is_neither_locked_nor_counted() {
         assert_eq!((decision.moves.len(), decision.locked), (100, 0), "window {window}");
         assert!(!decision.is_stopped);
     }
+}
+
+#[test]
+fn what_stays_says_why() {
+    let (hot, cold) = (unit(0, 2, 8, FROM_0), unit(1, 0, 1, FROM_0));
+    let why = |mode, units: &[Unit], free| -> Vec<Stay> {
+        let (mut tiering, reserve) = tiering(mode);
+        let mut model = Model::new(units.to_vec(), free);
+        let rooms = model.rooms(reserve);
+        let decision = model.tick(&mut tiering, units.to_vec(), rooms, 1);
+        assert_eq!(decision.stays.len() as u64, decision.stayed);
+        decision.stays.iter().map(|stayed| stayed.why).collect()
+    };
+    assert_eq!(why(Mode::Cpm, &[hot], [MUCH; 4]), [], "it moves");
+    assert_eq!(why(Mode::Cpm, &[hot], [0, 0, MUCH, MUCH]), [Stay::NoRoom]);
+    assert_eq!(why(Mode::Cpm, &[cold], [MUCH; 4]), [Stay::Settled]);
+    assert_eq!(why(Mode::Opm, &[hot, cold], [0, 0, MUCH, MUCH]), [Stay::Leaving]);
+    assert_eq!(why(Mode::Benefit, &[hot], [0; 4]), [Stay::NoRoom], "it would gain");
+    let new = Unit { early: Some(Early { windows: 0, accessed: 0 }), ..hot };
+    assert_eq!(why(Mode::Benefit, &[new], [MUCH; 4]), [Stay::New]);
+    let idle = unit(0, 2, 0, FROM_0);
+    let all = why(Mode::Benefit, &[idle], [MUCH; 4]);
+    let cost_ns = -2.0 * OS_PAGE as f64;
+    assert!(matches!(all[..], [Stay::NoGain { net_ns, .. }] if net_ns == cost_ns), "{all:?}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The command line.
 //! In: arguments. Out: [`Args`]. Knows nothing of what the verbs do.
 
-use crate::record_args::{SamplerArg, size};
+use crate::record_args::{SamplerArg, address, size};
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -32,6 +32,7 @@ pub enum Verb {
   tiercel run -- ./app
   tiercel run --fast 25% --prioritise lru --trigger allocation=1GiB -- ./app data.bin
   tiercel run --plan app.plan -- ./app data.bin
+  tiercel run --by pages --fast 8GiB -- java -jar app.jar
   tiercel run --machine spr-cxl --json -- python3 script.py")]
     Run(RunArgs),
     /// Run a program and record its objects and accesses as a profile
@@ -105,8 +106,10 @@ Examples:
   tiercel top --processes --once
 While it runs, the key ? explains keys and columns.")]
     Top(TopArgs),
-    /// Show recent moves and their reasons
-    #[command(after_help = "Example: tiercel why --limit 10")]
+    /// Show recent moves and their reasons, or why an OS page is where it is
+    #[command(after_help = "Examples:
+  tiercel why --limit 10
+  tiercel why 0x7f3a12c45000 --pid 4711")]
     Why(WhyArgs),
     /// Show the figures of a running daemon, or change its budget
     #[command(after_help = "Examples:
@@ -210,10 +213,26 @@ pub enum BackingArg {
     Vmem,
 }
 
+/// What is placed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum ByArg {
+    /// Objects that the program allocates
+    #[default]
+    Objects,
+    /// OS pages of all its memory, as tiercel attach does
+    Pages,
+}
+
 #[derive(ClapArgs, Debug)]
 pub struct RunArgs {
     #[command(flatten)]
     pub engine: EngineArgs,
+    /// What is placed; by OS page nothing is loaded into the program (docs/pages.md)
+    #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
+    pub by: ByArg,
+    /// With --by pages: what happens when the memory near an accessor is full (see attach)
+    #[arg(long)]
+    pub mode: Option<Mode>,
     /// Allocate and move objects according to this plan
     #[arg(long, value_name = "FILE")]
     pub plan: Option<PathBuf>,
@@ -343,7 +362,7 @@ pub struct PeerArgs {
     /// Control socket; default: the socket of the only running daemon or run
     #[arg(long, value_name = "SOCKET", conflicts_with = "pid")]
     pub socket: Option<PathBuf>,
-    /// The run that hosts this process, or is it
+    /// The run that hosts this process, or is it; with an address, the process that has it
     #[arg(long, value_name = "N")]
     pub pid: Option<u32>,
 }
@@ -414,6 +433,9 @@ pub enum OrderArg {
 
 #[derive(ClapArgs, Debug)]
 pub struct WhyArgs {
+    /// An address, in hexadecimal, of a process that is tiered by OS page
+    #[arg(value_name = "ADDRESS", value_parser = address)]
+    pub address: Option<u64>,
     #[command(flatten)]
     pub peer: PeerArgs,
     /// Rows

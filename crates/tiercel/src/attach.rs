@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, Result, bail};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use tiercel_daemon::Settings;
-use tiercel_daemon::pages::{Attachment, PagesReport, Target, attach as tier};
-use tiercel_machine::short_bytes;
+use tiercel_daemon::pages::{Attachment, PagesReport, Target, attach as tier, check};
+use tiercel_daemon::socket_dir::{ControlSocket, PAGES_PREFIX, usual_directory};
+use tiercel_machine::{Machine, short_bytes};
 use tiercel_mover::KernelMover;
 use tiercel_sampler::{Config, Kind, Sampler, SamplerError};
 
@@ -27,27 +28,15 @@ const CGROUPS: &str = "/sys/fs/cgroup";
 /// `tiercel attach`.
 pub fn attach(args: &AttachArgs) -> Result<()> {
     let settings = settings(args)?;
-    let mut remarks = Vec::new();
-    if !settings.machine.name.is_empty() {
-        bail!("attach moves real memory: a modelled machine ({}) is no use", settings.machine.name);
-    }
-    let machine = machine(&settings, &mut remarks)?;
     // Before the sampler sets anything.
     let target = target(args)?;
     target.check()?;
-    let sampler = sampler(&settings, &mut remarks)?;
-    for remark in remarks {
+    let parts = Parts::open(&settings)?;
+    for remark in &parts.remarks {
         note(format_args!("tiercel: {remark}"));
     }
-    let (mode, name) = (settings.pages.mode.name(), sampler.name());
-    let attachment = Attachment {
-        target: target.clone(),
-        machine,
-        pages: settings.pages.clone(),
-        fast: settings.fast,
-        sampler,
-        mover: Box::new(KernelMover::new()),
-    };
+    let (mode, name) = (settings.pages.mode.name(), parts.sampler.name());
+    let attachment = parts.attachment(&settings, target.clone());
     let stop = stop_on_signals()?;
     if let Some(time) = args.time {
         let stop = Arc::clone(&stop);
@@ -59,6 +48,53 @@ pub fn attach(args: &AttachArgs) -> Result<()> {
     note(format_args!("tiercel: {target} by OS page, mode {mode}, sampler {name}"));
     let report = tier(attachment, &stop)?;
     if args.json { say_json("attach", &report) } else { say(&text(&report)) }
+}
+
+/// What tiering by OS page needs, before there is a process.
+pub struct Parts {
+    machine: Machine,
+    sampler: Box<dyn Sampler>,
+    socket: Option<ControlSocket>,
+    /// For the user.
+    pub remarks: Vec<String>,
+}
+
+impl Parts {
+    /// Opens them; what cannot work is refused.
+    pub fn open(settings: &Settings) -> Result<Parts> {
+        let mut remarks = Vec::new();
+        if !settings.machine.name.is_empty() {
+            let name = &settings.machine.name;
+            bail!("OS pages are real memory: a modelled machine ({name}) is no use");
+        }
+        let machine = machine(settings, &mut remarks)?;
+        let sampler = sampler(settings, &mut remarks)?;
+        check(&machine, &settings.pages, &*sampler)?;
+        let socket = control_socket(&mut remarks);
+        Ok(Parts { machine, sampler, socket, remarks })
+    }
+
+    /// All that is to be said of a target.
+    pub fn attachment(self, settings: &Settings, target: Target) -> Attachment {
+        Attachment {
+            target,
+            machine: self.machine,
+            pages: settings.pages.clone(),
+            fast: settings.fast,
+            sampler: self.sampler,
+            mover: Box::new(KernelMover::new()),
+            socket: self.socket,
+        }
+    }
+}
+
+/// Where `tiercel why ADDRESS` asks. Without it memory is tiered all the same.
+fn control_socket(remarks: &mut Vec<String>) -> Option<ControlSocket> {
+    let name = format!("{PAGES_PREFIX}{}", std::process::id());
+    let socket = ControlSocket::claim(&usual_directory(), &name);
+    let refused = socket.as_ref().err().map(|error| format!("why ADDRESS has no answers: {error}"));
+    remarks.extend(refused);
+    socket.ok()
 }
 
 /// What to tier. A control group may be given as below /sys/fs/cgroup, as `systemd-cgls` and
@@ -123,7 +159,8 @@ fn stop_on_signals() -> Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
-fn text(report: &PagesReport) -> String {
+/// The report for people.
+pub fn text(report: &PagesReport) -> String {
     let why = if report.process_ended { "it ended" } else { "detached" };
     let failed: Vec<String> = report
         .failed_bytes
@@ -134,7 +171,7 @@ fn text(report: &PagesReport) -> String {
     format!(
         "{}: {why} after {:.1}s, mode {}; {} processes\n\
          accesses  {}: {} samples, {} lost, {} elsewhere; {} windows, {} unknown, {} slow\n\
-         demand    {} asked, {} stayed, {} locked, {} dropped; {} ticks stopped\n\
+         demand    {} asked, {} stayed, {} locked, {} dropped; {} ticks stopped, {} blind\n\
          moves     {}: {} up, {} down, {} pairs exchanged, {:.2} ns a byte; {} rounds, {} refusals; \
          failed: {failed}\n",
         report.target,
@@ -153,6 +190,7 @@ fn text(report: &PagesReport) -> String {
         report.locked,
         report.dropped,
         report.stopped_ticks,
+        report.blind_ticks,
         report.moves,
         short_bytes(report.promoted_bytes),
         short_bytes(report.demoted_bytes),

@@ -112,6 +112,11 @@ impl Hosted {
         Ok(Hosted { pid: Pid::from_child(&child), signals })
     }
 
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.pid.as_raw_nonzero().get().unsigned_abs()
+    }
+
     /// Waits for the program's end; passes signals on and stops together with it meanwhile.
     pub fn wait(&mut self) -> Result<Ending> {
         loop {

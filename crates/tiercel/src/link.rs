@@ -11,7 +11,9 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tiercel_daemon::protocol::{Request, VERSION, request_line};
-use tiercel_daemon::socket_dir::{DAEMON_NAME, control_path, remove_stale, usual_directory};
+use tiercel_daemon::socket_dir::{
+    DAEMON_NAME, PAGES_PREFIX, control_path, remove_stale, usual_directory,
+};
 
 /// A daemon answers within milliseconds; one that takes longer than this is stuck. Chosen, not
 /// measured: a thousand times the usual.
@@ -46,6 +48,15 @@ impl Link {
             (Some(path), _) => Link::open(path),
             (None, Some(pid)) => Link::open(&find_pid(&usual_directory(), pid)?),
             (None, None) => Link::open(&find(&usual_directory())?),
+        }
+    }
+
+    /// Connects to what the user names, or to the only one that tiers by OS page: the process that
+    /// is named there is whose memory is meant.
+    pub fn of_pages(peer: &PeerArgs) -> Result<Link> {
+        match &peer.socket {
+            Some(path) => Link::open(path),
+            None => Link::open(&only_pages(&usual_directory())?),
         }
     }
 
@@ -110,7 +121,7 @@ fn find(directory: &Path) -> Result<PathBuf> {
     if connect(&daemon).is_ok() {
         return Ok(daemon);
     }
-    match runs(directory).as_slice() {
+    match sockets(directory, RUN).as_slice() {
         [only] => Ok(only.socket.clone()),
         [] => bail!(
             "no daemon or run was found in {}; start one with `tiercel run` or `tiercel daemon`, \
@@ -128,7 +139,7 @@ fn find(directory: &Path) -> Result<PathBuf> {
 /// The control socket of the run that is this process, or that hosts it.
 fn find_pid(directory: &Path, pid: u32) -> Result<PathBuf> {
     remove_stale(directory);
-    let runs = runs(directory);
+    let runs = sockets(directory, RUN);
     // A process is the descendant of its host, unless it was handed to another parent.
     let mut of = Some(pid);
     for _ in 0..ANCESTORS_MAX {
@@ -145,9 +156,28 @@ fn find_pid(directory: &Path, pid: u32) -> Result<PathBuf> {
     bail!("no run in {} hosts process {pid}", directory.display())
 }
 
-fn runs(directory: &Path) -> Vec<RunningRun> {
+/// The control socket of the only command that tiers by OS page.
+fn only_pages(directory: &Path) -> Result<PathBuf> {
+    remove_stale(directory);
+    match sockets(directory, PAGES_PREFIX).as_slice() {
+        [only] => Ok(only.socket.clone()),
+        [] => bail!(
+            "nothing is tiered by OS page now ({} has no socket of it): an address is explained \
+             while `tiercel attach` or `tiercel run --by pages` runs",
+            directory.display()
+        ),
+        several => {
+            let lines = several.iter().map(|one| format!("\n  {}", one.socket.display()));
+            let lines: String = lines.collect();
+            bail!("several commands tier by OS page; choose one with --socket:{lines}")
+        }
+    }
+}
+
+/// Those that answer, of the sockets whose names begin so.
+fn sockets(directory: &Path, prefix: &str) -> Vec<RunningRun> {
     let run = |path: PathBuf| {
-        let name = path.file_name()?.to_str()?.strip_prefix(RUN)?.strip_suffix(CONTROL)?;
+        let name = path.file_name()?.to_str()?.strip_prefix(prefix)?.strip_suffix(CONTROL)?;
         let pid = name.parse().ok()?;
         connect(&path).is_ok().then_some(RunningRun { socket: path, pid })
     };

@@ -11,6 +11,7 @@
 mod args;
 mod attach;
 mod brief;
+mod by_pages;
 mod cc;
 mod cc_words;
 mod engine;
@@ -37,6 +38,7 @@ mod replay_energy;
 mod report;
 mod run;
 mod show;
+mod summary_file;
 mod table;
 mod terminal;
 mod verbs;

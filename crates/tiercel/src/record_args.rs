@@ -82,3 +82,23 @@ impl From<SamplerArg> for tiercel_sampler::Kind {
 pub(crate) fn size(text: &str) -> Result<u64, tiercel_machine::UnitError> {
     tiercel_machine::parse_bytes(text)
 }
+
+/// `0x7f3a12c45000`, as the kernel and debuggers print it, or without `0x`.
+pub fn address(text: &str) -> Result<u64, String> {
+    let digits = text.strip_prefix("0x").unwrap_or(text);
+    u64::from_str_radix(digits, 16).map_err(|error| format!("{error}; want it as 0x7f3a12c45000"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_hexadecimal() {
+        assert_eq!(address("0x7f3a12c45000"), Ok(0x7f3a_12c4_5000));
+        assert_eq!(address("7f3a12c45000"), Ok(0x7f3a_12c4_5000));
+        for wrong in ["", "0x", "main", "-1", "0x1ffffffffffffffff"] {
+            assert!(address(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -5,20 +5,20 @@
 //! What can be wrong is found before the program starts; from then on the program comes first: the
 //! daemon works on a thread of its own, and if it fails the program goes on.
 
-use crate::args::RunArgs;
+use crate::args::{ByArg, RunArgs};
 use crate::brief::{Around, brief, cost_ratio};
 use crate::engine::{Engine, UNOBSERVED, engine, settings};
 use crate::exit;
 use crate::host::{Ending, Hosted, StartError, end_like};
 use crate::privilege::{Privilege, symbol_reader};
 use crate::program::{find, hindrance};
-use crate::terminal::{complain, json_of, note, printable, reason};
-use crate::{library, show};
+use crate::summary_file::SummaryFile;
+use crate::terminal::{complain, json_of, note, prefixed, printable, reason};
+use crate::{by_pages, library, show};
 use anyhow::{Context, Result, bail};
 use std::ffi::OsString;
-use std::fs::{File, OpenOptions};
 use std::io::{IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -43,34 +43,11 @@ pub fn run(args: &RunArgs) -> ExitCode {
         Ok(output) => output,
         Err(error) => return refuse(&error),
     };
-    match start(args) {
-        Ok(started) => started.finish(args, output),
-        Err(error) => refuse(&error),
-    }
-}
-
-/// Where the summary is written. It is opened before the program starts: a run of hours must not
-/// end with a path that was misspelt.
-struct SummaryFile {
-    path: PathBuf,
-    file: File,
-}
-
-impl SummaryFile {
-    fn open(path: &Path) -> Result<SummaryFile> {
-        // What is there is kept until there is a summary.
-        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
-        let file = file.with_context(|| format!("cannot write the summary {}", path.display()))?;
-        Ok(SummaryFile { path: path.to_owned(), file })
-    }
-
-    fn write(mut self, text: &str) -> Result<()> {
-        let cannot = || format!("cannot write the summary {}", self.path.display());
-        if self.file.metadata().is_ok_and(|file| file.is_file()) {
-            self.file.set_len(0).with_context(cannot)?;
-        }
-        self.file.write_all(text.as_bytes()).with_context(cannot)
-    }
+    let done = match args.by {
+        ByArg::Objects => start(args).map(|started| started.finish(args, output)),
+        ByArg::Pages => by_pages::run(args, output),
+    };
+    done.unwrap_or_else(|error| refuse(&error))
 }
 
 /// Reports why the program was not started.
@@ -92,6 +69,9 @@ pub struct Started {
 }
 
 fn start(args: &RunArgs) -> Result<Started> {
+    if args.mode.is_some() {
+        bail!("--mode is of OS pages: use it with --by pages");
+    }
     let engine = planned_engine(args)?.with_vregions(&args.engine, &mut Privilege::Own)?;
     host_with_runtime(&args.program, engine)
 }
@@ -309,12 +289,6 @@ fn short_text(args: &RunArgs, ended: &Ended, symbols: &mut Symbols) -> String {
         has_plan: args.plan.is_some(),
     };
     brief(final_report, &around, symbols)
-}
-
-/// Each line with our name before it, to be distinguished from the program's; a blank line first.
-fn prefixed(text: &str) -> String {
-    let lines = std::iter::once("").chain(text.lines());
-    lines.map(|line| format!("tiercel: {line}").trim_end().to_owned() + "\n").collect()
 }
 
 fn remarked(remarks: &[String]) -> String {

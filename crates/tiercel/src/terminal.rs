@@ -78,6 +78,12 @@ pub fn note(line: impl Display) {
     let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
+/// Each line with our name before it, to be distinguished from the program's; a blank line first.
+pub fn prefixed(text: &str) -> String {
+    let lines = std::iter::once("").chain(text.lines());
+    lines.map(|line| format!("tiercel: {line}").trim_end().to_owned() + "\n").collect()
+}
+
 /// Writes why something failed to standard error.
 pub fn complain(error: &anyhow::Error) {
     note(format_args!("tiercel: {}", reason(error)));

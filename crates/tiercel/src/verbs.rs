@@ -6,6 +6,7 @@ mod completion;
 mod daemon;
 mod doctor;
 mod manual;
+mod page;
 mod top;
 mod topo;
 
@@ -29,6 +30,23 @@ use tiercel_policy::ShadowReport;
 
 /// `tiercel why`.
 pub fn why(args: &WhyArgs) -> Result<()> {
+    match args.address {
+        Some(address) => why_page(args, address),
+        None => why_moves(args),
+    }
+}
+
+fn why_page(args: &WhyArgs, address: u64) -> Result<()> {
+    let mut link = Link::of_pages(&args.peer)?;
+    let answer = link.ask(&Request::Why { pid: args.peer.pid, address }, "why")?;
+    if args.json {
+        return say_json("page", &answer);
+    }
+    let why = serde_json::from_value(answer).context("cannot parse the answer")?;
+    say(&format!("{}\n", page::sentence(&why)))
+}
+
+fn why_moves(args: &WhyArgs) -> Result<()> {
     let limit = args.limit.min(tiercel_daemon::protocol::ROWS_MAX);
     let request = Request::Moves { limit };
     let mut link = Link::of(&args.peer)?;

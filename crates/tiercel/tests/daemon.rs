@@ -222,3 +222,14 @@ fn the_variables_make_a_program_attach() {
     let is_seen = |clients: &serde_json::Value| clients["small"] != 0 || clients["attached"] != 0;
     wait("it was seen", || is_seen(&daemon.status()["clients"]).then_some(()));
 }
+
+#[test]
+fn a_daemon_of_objects_explains_no_address() {
+    let daemon = Daemon::start(&["--sampler", "none"]);
+    let output = daemon.ask(&["why", "0x7f0000001000"]);
+    assert!(!output.status.success());
+    let text = stderr(&output);
+    assert!(text.contains("only what is tiered by OS page explains an address"), "{text}");
+    let output = daemon.ask(&["why", "main"]);
+    assert!(stderr(&output).contains("want it as 0x7f3a12c45000"));
+}

@@ -463,3 +463,24 @@ fn a_run_leaves_no_files() {
     assert!(socket.contains("run-"), "{socket}");
     assert!(!Path::new(socket.trim()).exists());
 }
+
+#[test]
+fn by_pages_refuses_what_it_cannot_do_before_the_program_starts() {
+    let folder = tempfile::tempdir().unwrap();
+    let started = folder.path().join("started");
+    let cases: [(&[&str], &str); 3] = [
+        (&["--by", "pages", "--machine", "spr-cxl"], "a modelled machine (spr-cxl) is no use"),
+        (&["--by", "pages", "--gate", "none"], "--gate is of objects"),
+        (&["--mode", "cpm"], "use it with --by pages"),
+    ];
+    for (options, why) in cases {
+        let mut command = tiercel();
+        let output = command.arg("run").args(options).args(["--", "touch"]).arg(&started).output();
+        let output = output.unwrap();
+        let text = stderr(&output);
+        assert_eq!(output.status.code(), Some(125), "{options:?}: {text}");
+        assert!(text.contains("the program was not started"), "{text}");
+        assert!(text.contains(why), "{options:?}: {text}");
+    }
+    assert!(!started.exists());
+}

@@ -5,7 +5,7 @@
 use super::Daemon;
 use crate::config::DaemonConfig;
 use crate::event::Event;
-use crate::net::protocol::{answer_line, error_line, parse_request};
+use crate::net::protocol::{error_line, parse_request};
 use crate::parts::{DaemonError, Parts};
 use crate::summary::FinalReport;
 use std::os::fd::OwnedFd;
@@ -51,7 +51,7 @@ impl Stepped {
     /// The answer to a line of the control socket.
     pub fn ask(&mut self, line: &[u8]) -> Vec<u8> {
         match parse_request(line) {
-            Ok(request) => answer_line(&self.0.answer(&request)),
+            Ok(request) => self.0.reply(&request),
             Err(error) => error_line(&error.to_string()),
         }
     }

@@ -57,6 +57,14 @@ pub enum Request {
         #[serde(default = "rows_default")]
         limit: usize,
     },
+    /// Where an OS page is and why, of processes that are tiered by OS page.
+    Why {
+        /// Its process; `None`: the only one that has the address.
+        #[serde(default)]
+        pid: Option<u32>,
+        /// A byte of it.
+        address: u64,
+    },
     /// Changes the budget of the best tier from the next tick on.
     Budget {
         /// Bytes or share of peak.
@@ -190,6 +198,10 @@ mod tests {
             r#"{"version":1,"request":{"budget":{"fast":"25%"}}}"#,
             "Budget { fast: ShareOfPeak(0.25)",
         );
+        check(
+            r#"{"version":1,"request":{"why":{"address":4096}}}"#,
+            "Why { pid: None, address: 4096 }",
+        );
         check(r#"{"version":1,"request":"stop"}"#, "Stop");
     }
 
@@ -230,6 +242,7 @@ mod tests {
                 Request::Sites { by: order, limit },
                 Request::Processes { limit },
                 Request::Moves { limit },
+                Request::Why { pid: None, address: u64::MAX - u64::from(share) },
                 Request::Budget { fast: Limit::ShareOfPeak(f64::from(share) / 100.0) },
             ] {
                 let line = request_line(&request);

@@ -25,6 +25,9 @@ pub const DAEMON_NAME: &str = "daemon";
 /// `DEFAULT_OVERFLOWUID` of include/linux/highuid.h.
 const OVERFLOW_UID: u32 = 65_534;
 
+/// How the names of the sockets begin of what tiers by OS page and hosts no program.
+pub const PAGES_PREFIX: &str = "pages-";
+
 /// Why the sockets could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketDirError {
@@ -154,6 +157,39 @@ impl Drop for SocketDir {
         // The lock is held until after this, so that no other daemon's files are removed. A file
         // that is gone already is what was wanted; a front that may not remove them has a broker.
         self.files().0.iter().for_each(|path| drop(std::fs::remove_file(path)));
+    }
+}
+
+/// A lock and a control socket alone, of what hosts no program. Dropping it removes their files.
+#[derive(Debug)]
+pub struct ControlSocket {
+    /// Where requests come in (SOCK_STREAM).
+    pub listener: OwnedFd,
+    /// Of socket and lock.
+    paths: [PathBuf; 2],
+    _lock: OwnedFd,
+}
+
+impl ControlSocket {
+    /// Claims `name` in `directory`, which is created if it is missing.
+    ///
+    /// # Errors
+    /// See [`SocketDirError`].
+    pub fn claim(directory: &Path, name: &str) -> Result<ControlSocket, SocketDirError> {
+        make_directory(directory, Access::Owner)?;
+        remove_stale(directory);
+        let lock_path = directory.join(format!("{name}.lock"));
+        let lock = lock(&lock_path, OFlags::CREATE)?;
+        let path = control_path(directory, name);
+        let listener = listen(&path, SocketType::STREAM, 0o600)?;
+        Ok(ControlSocket { listener, paths: [path, lock_path], _lock: lock })
+    }
+}
+
+impl Drop for ControlSocket {
+    fn drop(&mut self) {
+        // As those of a SocketDir, while the lock is held.
+        self.paths.iter().for_each(|path| drop(std::fs::remove_file(path)));
     }
 }
 

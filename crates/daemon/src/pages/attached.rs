@@ -1,9 +1,11 @@
 //! Tiers running processes by OS page until they end or the caller stops it.
 //! In: an [`Attachment`]. Out: a [`PagesReport`]. Knows nothing of terminals.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use serde::Serialize;
 use tiercel_ledger::movement::{Failure, Outcome};
 use tiercel_ledger::regions::{Evidence, GroupId, Regions, RegionsConfig, View};
 use tiercel_machine::number::{index, saturating_u64, signed, whole_ms};
@@ -16,11 +18,17 @@ use tiercel_policy::pages::{
 use tiercel_sampler::{Kind, Method, Sampler};
 use tiercel_wire::{Now, Sample};
 
+use super::decided::Decided;
 use super::error::AttachError;
 use super::family::{Family, Target};
+use super::questions::Questions;
 use super::report::PagesReport;
+use super::room::{ZONEINFO, read_room};
 use super::rounds::{Done, Job};
+use super::why::{Known, PageWhy, WhyError, owner};
 use super::worker::Worker;
+use crate::net::protocol::{Request, answer_line, error_line};
+use crate::net::socket_dir::ControlSocket;
 
 /// Time between two drains: a ring of 256 KiB has 6,500 faults, which come in 20 ms at 325,000 a
 /// second.
@@ -69,6 +77,30 @@ pub struct Attachment {
     pub sampler: Box<dyn Sampler>,
     /// What moves.
     pub mover: Box<dyn Mover + Send>,
+    /// Where `tiercel why ADDRESS` asks; `None`: nowhere.
+    pub socket: Option<ControlSocket>,
+}
+
+/// The answer to a request; its name is the request's.
+#[derive(Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Answer {
+    Why(Box<PageWhy>),
+}
+
+/// Refuses what cannot work, whichever processes are tiered.
+///
+/// # Errors
+/// [`AttachError::Places`], [`AttachError::Config`], [`AttachError::Regions`],
+/// [`AttachError::Blind`], [`AttachError::Room`].
+pub fn check(
+    machine: &Machine,
+    pages: &PagesConfig,
+    sampler: &dyn Sampler,
+) -> Result<(), AttachError> {
+    new_regions(machine, pages, sampler)?;
+    read_room(Path::new(ZONEINFO), Linux::default().os_page_bytes())?;
+    Ok(())
 }
 
 /// Tiers processes until they end or `stop` is set. Nothing in them changes but where their memory
@@ -111,6 +143,8 @@ struct Attached {
     is_lossy: bool,
     seen: Seen,
     report: PagesReport,
+    decided: Decided,
+    questions: Option<Questions>,
 }
 
 /// What the open window had: one sample stands for so many accesses.
@@ -131,20 +165,12 @@ struct Clocks {
 
 impl Attached {
     fn new(config: Attachment) -> Result<Attached, AttachError> {
-        let Attachment { target, machine, pages, fast, mut sampler, mover } = config;
-        let places = Places::new(&machine, ASSUMED_GAP_NS)?;
-        pages.check()?;
-        pages.check_reserve(smallest_fast(&machine, &places))?;
-        let evidence = match (sampler.kind(), sampler.method()) {
-            (_, Method::PageTables) => return Err(AttachError::Blind(sampler.name())),
-            (Kind::Hint, _) => Evidence::Complete,
-            _ => Evidence::Sampled,
-        };
-        let mut regions = Regions::new(regions_config(&machine, &places, &pages, evidence))?;
+        let Attachment { target, machine, pages, fast, mut sampler, mover, socket } = config;
+        let (places, mut regions) = new_regions(&machine, &pages, &*sampler)?;
         let report_target = target.to_string();
         let family = Family::new(target, &mut regions, &mut *sampler)?;
         let os_page_bytes = Linux::default().os_page_bytes();
-        let room = read_room(os_page_bytes).unwrap_or_default();
+        let room = read_room(Path::new(ZONEINFO), os_page_bytes)?;
         let fast_nodes = places.nodes().filter(|node| places.is_fast(*node));
         let bands = fast_nodes.map(|node| room.granted(node).to_high_bytes);
         let band_bytes = bands.max().unwrap_or(0);
@@ -159,7 +185,9 @@ impl Attached {
             estimate: estimate(&pages),
             reserve: reserve(&pages, &machine, band_bytes),
             tiering: Tiering::new(pages.mode, places),
-            worker: Worker::start(mover, move || read_room(os_page_bytes))?,
+            worker: Worker::start(mover, move || {
+                read_room(Path::new(ZONEINFO), os_page_bytes).ok()
+            })?,
             window: Duration::from_millis(pages.window_ms),
             clocks: Clocks { family: now, maps: now, huge: now, window: now, tick: now },
             began: now,
@@ -167,6 +195,8 @@ impl Attached {
             located: 0,
             is_lossy: false,
             seen: Seen::default(),
+            decided: Decided::default(),
+            questions: socket.map(Questions::open).transpose()?,
             family,
             os_page_bytes,
             regions,
@@ -189,6 +219,30 @@ impl Attached {
             self.clocks.tick = Instant::now();
             self.decide();
         }
+        if let Some(mut questions) = self.questions.take() {
+            questions.poll(&mut |request| self.answer(request));
+            self.questions = Some(questions);
+        }
+    }
+
+    fn answer(&mut self, request: &Request) -> Vec<u8> {
+        let Request::Why { pid, address } = request else {
+            return error_line("this tiers by OS page, and answers `tiercel why ADDRESS` alone");
+        };
+        match self.why(*pid, *address) {
+            Ok(why) => answer_line(&Answer::Why(Box::new(why))),
+            Err(error) => error_line(&error.to_string()),
+        }
+    }
+
+    fn why(&mut self, pid: Option<u32>, addr: u64) -> Result<PageWhy, WhyError> {
+        let pid = owner(&self.regions, pid, addr)?;
+        // Where it is now, and not where it was when its turn came last.
+        let addr = addr - addr % self.os_page_bytes;
+        self.family.locate_range(&mut self.regions, pid, addr, 1);
+        let (regions, estimate) = (&self.regions, &self.estimate);
+        let (places, decided) = (self.tiering.places(), &self.decided);
+        Known { regions, places, estimate, decided }.explain((pid, addr))
     }
 
     /// Takes what the sampler saw; ends the window if it is over.
@@ -260,21 +314,25 @@ impl Attached {
         if demand.is_empty() || self.family.has_ended() {
             return;
         }
-        let rooms = self.rooms();
+        let Ok(room) = read_room(Path::new(ZONEINFO), self.os_page_bytes) else {
+            self.report.blind_ticks += 1;
+            return;
+        };
+        let rooms = self.rooms(&room);
         let window = self.regions.window();
         let (residents, estimate) = (&mut self.regions, &self.estimate);
         let decision = self.tiering.tick(Situation { demand, residents, rooms, estimate, window });
         self.report.decided(&decision);
+        self.decided.note(&decision, window);
         if !decision.moves.is_empty() {
             let PageDecision { moves, needs, .. } = decision;
             self.worker.execute(Job { moves, needs });
         }
     }
 
-    fn rooms(&self) -> Rooms {
-        let room = read_room(self.os_page_bytes).unwrap_or_default();
+    fn rooms(&self, room: &MoveRoom) -> Rooms {
         let places = self.tiering.places();
-        let free = free_bytes(places, &room);
+        let free = free_bytes(places, room);
         let mut rooms = Rooms::new(places, &free, self.reserve);
         // What programs leave free: to take it would start the kernel's reclaim.
         let kept: Vec<(NodeId, u64)> =
@@ -297,6 +355,7 @@ impl Attached {
     /// Notes where moves have brought memory.
     fn learn(&mut self, done: &Done) {
         self.report.done(done);
+        done.outcomes.iter().for_each(|outcome| self.decided.learn(outcome));
         let window = self.regions.window();
         let (mut took_ns, mut bytes) = (0, 0);
         for outcome in done.outcomes.iter().filter(|outcome| was_tried(outcome)) {
@@ -334,12 +393,6 @@ impl Attached {
     }
 }
 
-/// What nodes grant to moves; `None` where the kernel does not say.
-fn read_room(os_page_bytes: u64) -> Option<MoveRoom> {
-    let zoneinfo = std::fs::read_to_string("/proc/zoneinfo").ok()?;
-    Some(MoveRoom::of(&zoneinfo, os_page_bytes))
-}
-
 /// What decisions can count on. Below the high watermark only exchanges move, for which what is
 /// certain counts. If that is only so on slow nodes, they begin there.
 fn free_bytes(places: &Places, room: &MoveRoom) -> Vec<(NodeId, u64)> {
@@ -358,6 +411,24 @@ fn free_bytes(places: &Places, room: &MoveRoom) -> Vec<(NodeId, u64)> {
 fn was_tried(outcome: &Outcome) -> bool {
     let untried = [Failure::NoRoom, Failure::Unpaired];
     !outcome.failed.iter().any(|(why, _)| untried.contains(why))
+}
+
+/// A machine as units see it, and an empty ledger of its OS pages.
+fn new_regions(
+    machine: &Machine,
+    pages: &PagesConfig,
+    sampler: &dyn Sampler,
+) -> Result<(Places, Regions), AttachError> {
+    let places = Places::new(machine, ASSUMED_GAP_NS)?;
+    pages.check()?;
+    pages.check_reserve(smallest_fast(machine, &places))?;
+    let evidence = match (sampler.kind(), sampler.method()) {
+        (_, Method::PageTables) => return Err(AttachError::Blind(sampler.name())),
+        (Kind::Hint, _) => Evidence::Complete,
+        _ => Evidence::Sampled,
+    };
+    let regions = Regions::new(regions_config(machine, &places, pages, evidence))?;
+    Ok((places, regions))
 }
 
 fn regions_config(

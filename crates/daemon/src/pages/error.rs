@@ -9,6 +9,8 @@ use tiercel_mover::Errno;
 use tiercel_policy::pages::PlacesError;
 use tiercel_sampler::SamplerError;
 
+use super::room::RoomError;
+
 /// Why a process is not tiered.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
@@ -45,9 +47,12 @@ pub enum AttachError {
          (`tiercel doctor` says which work here)"
     )]
     Blind(&'static str),
-    /// No thread for the mover.
-    #[error("cannot start the mover's thread: {0}")]
-    Thread(#[from] std::io::Error),
+    /// What nodes have free cannot be read.
+    #[error("what fits where is not known, so no OS page would be moved: {0}")]
+    Room(#[from] RoomError),
+    /// No thread for the mover, or no descriptor for the control socket.
+    #[error("cannot start the mover's thread or wait for requests: {0}")]
+    Start(#[from] std::io::Error),
     /// The mover's thread panicked.
     #[error("the mover ended by a defect; {0} keeps its memory where it is")]
     Mover(String),

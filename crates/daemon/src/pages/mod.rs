@@ -9,15 +9,22 @@
 //! ```
 
 mod attached;
+mod decided;
 mod error;
 mod family;
 mod maps;
+mod questions;
 mod report;
+mod room;
 mod rounds;
 mod watched;
+mod why;
 mod worker;
 
-pub use attached::{Attachment, attach};
+pub use attached::{Attachment, attach, check};
+pub use decided::{Decision, LastDecision, MoveResult};
 pub use error::AttachError;
 pub use family::Target;
 pub use report::PagesReport;
+pub use room::support;
+pub use why::PageWhy;

@@ -45,6 +45,8 @@ pub struct PagesReport {
     pub locked: u64,
     /// Ticks at which nothing moved because too many units moved back and forth.
     pub stopped_ticks: u64,
+    /// Ticks at which nothing moved because it could not be read what nodes have free.
+    pub blind_ticks: u64,
     /// Demand that was dropped because there was too much.
     pub dropped: u64,
     /// Pairs that have changed places.

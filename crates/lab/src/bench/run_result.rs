@@ -259,8 +259,10 @@ impl Measured {
 
     /// Bytes that Tiercel moved, by its own account: the kernel does not count what programs move.
     pub fn bytes_moved_by_us(&self) -> u64 {
-        let moved = self.tiercel["moves"]["moved_bytes"].as_object();
-        moved.into_iter().flatten().filter_map(|(_, bytes)| bytes.as_u64()).sum()
+        let objects = self.tiercel["moves"]["moved_bytes"].as_object();
+        let objects = objects.into_iter().flatten().map(|(_, bytes)| bytes);
+        let pages = ["promoted_bytes", "demoted_bytes"].map(|key| &self.tiercel["pages"][key]);
+        objects.chain(pages).filter_map(serde_json::Value::as_u64).sum()
     }
 }
 
@@ -290,6 +292,16 @@ mod tests {
         let metrics = [Metric::Wall, Metric::Reported, Metric::Regions];
         assert_eq!(waits(3, &metrics), [Some(0.1), Some(0.4), None]);
         assert_eq!(waits(2, &metrics), [None, None], "one of them failed");
+    }
+
+    #[test]
+    fn what_tiercel_moved_is_objects_or_os_pages() {
+        let of = |tiercel| Measured { tiercel, ..Measured::default() }.bytes_moved_by_us();
+        let objects = serde_json::json!({"promote": 3, "demote": 4});
+        assert_eq!(of(serde_json::json!({"moves": {"moved_bytes": objects}})), 7);
+        let pages = serde_json::json!({"promoted_bytes": 5, "demoted_bytes": 6});
+        assert_eq!(of(serde_json::json!({"pages": pages})), 11);
+        assert_eq!(of(serde_json::Value::Null), 0);
     }
 
     #[test]

@@ -70,8 +70,7 @@ impl Agent {
             .context("Tiercel wrote no summary")?;
         let mut value: serde_json::Value =
             serde_json::from_str(&text).context("Tiercel's summary is not JSON")?;
-        let mut summary = value["summary"].take();
-        summary["remarks"] = value["remarks"].take();
+        let mut summary = figures(&mut value);
         if let Method::Planned { recorded, .. } = &spec.method {
             summary["planned"] = planned(&fs::read_to_string(self.plan()).context("the plan")?)?;
             summary["planned"]["profile"] = profile_name(&spec.command, recorded).into();
@@ -124,6 +123,16 @@ pub(super) fn profile_name(command: &[String], config: &str) -> String {
     format!("{program}-{}.profile", &determines[..NAME_DIGITS])
 }
 
+/// What a summary says: of objects, or of OS pages where a run is by them.
+fn figures(value: &mut serde_json::Value) -> serde_json::Value {
+    let mut summary = value["summary"].take();
+    if !value["pages"].is_null() {
+        summary["pages"] = value["pages"].take();
+    }
+    summary["remarks"] = value["remarks"].take();
+    summary
+}
+
 /// The plan's prediction, and the costs that it assumes.
 fn planned(plan: &str) -> Result<serde_json::Value> {
     let plan: serde_json::Value = serde_json::from_str(plan).context("the plan is not JSON")?;
@@ -142,6 +151,15 @@ fn path_text(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_summary_is_of_objects_or_of_os_pages() {
+        let of = |text: &str| figures(&mut serde_json::from_str(text).unwrap());
+        let objects = of(r#"{"summary":{"ticks":3},"remarks":["r"]}"#);
+        assert_eq!(objects, serde_json::json!({"ticks": 3, "remarks": ["r"]}));
+        let pages = of(r#"{"pages":{"windows":4},"remarks":[],"exit_status":0}"#);
+        assert_eq!(pages, serde_json::json!({"pages": {"windows": 4}, "remarks": []}));
+    }
 
     #[test]
     fn a_plan_is_stored_with_its_prediction() {

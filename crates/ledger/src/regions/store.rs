@@ -140,6 +140,11 @@ impl Regions {
         self.spaces.keys().copied()
     }
 
+    /// Whether a process has an address mapped, as far as mappings were set.
+    pub fn is_mapped(&self, (pid, addr): UnitKey) -> bool {
+        self.spaces.get(&pid).is_some_and(|space| space.has(addr))
+    }
+
     /// An access was seen, from a node's CPUs where that is known.
     pub fn touch(&mut self, pid: u32, addr: u64, from: Option<NodeId>) {
         let (open, last) = self.open_planes();

@@ -1,6 +1,7 @@
 //! A run of OS pages that is tiered as one, as the policy sees it.
 //! In: nothing. Out: plain data. Knows nothing of how it is kept.
 
+use serde::{Deserialize, Serialize};
 use tiercel_machine::NodeId;
 
 use super::early::Early;
@@ -39,7 +40,10 @@ pub struct Unit {
 }
 
 /// Which node's CPUs accessed a unit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "kebab-case")]
 pub enum Accessor {
     /// No access was seen whose CPU is known.
     #[default]

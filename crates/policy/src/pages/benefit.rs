@@ -50,6 +50,13 @@ impl Estimate {
         self.rate_per_s(unit) * places.latency_ns(unit.accessor, node) / self.parallelism
     }
 
+    /// Stall time that a unit costs a second beyond what it would in the best memory for it,
+    /// nanoseconds.
+    pub fn lost_ns_per_s(&self, places: &Places, unit: &Unit) -> f64 {
+        let (_, _, best) = places.standing(unit);
+        self.stall_ns_per_s(places, unit, unit.node) - self.stall_ns_per_s(places, unit, best)
+    }
+
     /// Stall time that a move saves within the horizon, without its cost; negative: it costs more.
     pub(crate) fn saved_ns(&self, places: &Places, unit: &Unit, to: NodeId) -> f64 {
         let here = self.stall_ns_per_s(places, unit, unit.node);

@@ -20,6 +20,7 @@ mod moves;
 mod places;
 mod reserve;
 mod rooms;
+mod stay;
 mod tiering;
 mod victims;
 
@@ -30,5 +31,6 @@ pub use moves::PageDecision;
 pub use places::{Places, PlacesError};
 pub use reserve::Reserve;
 pub use rooms::Rooms;
+pub use stay::{Stay, Stayed};
 pub use tiering::{Situation, Tiering};
 pub use victims::Residents;

@@ -8,6 +8,7 @@ use tiercel_machine::NodeId;
 use tiercel_machine::number::signed;
 
 use super::config::Mode;
+use super::stay::Stay;
 use super::tiering::Turn;
 
 /// Units that a node remembers because they could not leave it. Chosen, not measured: 64 times as
@@ -22,22 +23,25 @@ const REFILL_MAX: usize = 4096;
 
 impl Turn<'_> {
     /// The modes of the paper.
-    pub(crate) fn as_published(&mut self, unit: &Unit) -> bool {
-        let Some(target) = self.target(unit) else { return false };
-        if self.rooms.fits(unit, target) {
-            return self.move_to(unit, target);
-        }
+    pub(crate) fn as_published(&mut self, unit: &Unit) -> Result<(), Stay> {
+        let target = self.target(unit).ok_or(Stay::Settled)?;
+        let has_room = self.rooms.fits(unit, target) && self.move_to(unit, target);
+        let is_placed = has_room || self.when_full(unit, target) || self.next_best(unit);
+        if is_placed { Ok(()) } else { Err(Stay::NoRoom) }
+    }
+
+    /// What a mode does when the target is full.
+    fn when_full(&mut self, unit: &Unit, target: NodeId) -> bool {
         // Both sockets use it: no node of the best tier is better than another (pages.md 2).
         let is_shared = unit.accessor == Accessor::Several;
-        let served = match self.mode {
+        match self.mode {
             _ if is_shared => false,
             Mode::Cpm | Mode::Benefit => false,
             Mode::Cpmx => self.with_failed(unit, target),
             Mode::Opm => self.by_victims(unit, target),
             Mode::Opmx => self.by_exchange(unit, target) || self.by_victims(unit, target),
             Mode::OpmBd => self.by_reserve(unit, target),
-        };
-        served || self.next_best(unit)
+        }
     }
 
     /// Where a unit should be: the best memory for its accessor. `None`: it is there.
@@ -190,21 +194,32 @@ impl Turn<'_> {
     }
 
     /// What gains most by estimate, if anything does.
-    pub(crate) fn by_benefit(&mut self, unit: &Unit) -> bool {
+    pub(crate) fn by_benefit(&mut self, unit: &Unit) -> Result<(), Stay> {
         // No window has ended since it was mapped: its rate is unknown.
         if unit.early.is_some_and(|early| early.windows == 0) {
-            return false;
+            return Err(Stay::New);
         }
         let nodes: Vec<NodeId> = self.places.nodes().filter(|node| *node != unit.node).collect();
-        let choices = nodes.into_iter().filter_map(|node| self.choice(unit, node));
-        let choices: Vec<Choice> = choices.filter(|choice| choice.net_ns > 0.0).collect();
-        match choices.into_iter().max_by(|a, b| a.net_ns.total_cmp(&b.net_ns)) {
-            Some(Choice { node, leaving: None, .. }) => self.move_to(unit, node),
-            Some(Choice { node, leaving: Some((victim, to)), .. }) => {
+        let choices: Vec<Choice> =
+            nodes.iter().filter_map(|node| self.choice(unit, *node)).collect();
+        // A better node has nothing that may leave.
+        let is_blocked = choices.len() < nodes.len();
+        let best = choices.into_iter().max_by(|a, b| a.net_ns.total_cmp(&b.net_ns));
+        match best {
+            Some(best) if best.net_ns > 0.0 => self.follow(unit, best),
+            Some(Choice { node, net_ns, .. }) if !is_blocked => Err(Stay::NoGain { node, net_ns }),
+            _ => Err(Stay::NoRoom),
+        }
+    }
+
+    fn follow(&mut self, unit: &Unit, Choice { node, leaving, .. }: Choice) -> Result<(), Stay> {
+        let is_done = match leaving {
+            None => self.move_to(unit, node),
+            Some((victim, to)) => {
                 self.exchange(unit, &victim, to) || self.one_by_one(unit, node, (victim, to))
             }
-            None => false,
-        }
+        };
+        if is_done { Ok(()) } else { Err(Stay::NoRoom) }
     }
 
     /// Demotes a victim, then moves the unit: where an exchange has no free byte to begin with.

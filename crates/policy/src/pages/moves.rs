@@ -5,7 +5,6 @@
 //! promoted as long as there are any, then their partners are demoted, then the next are promoted.
 //! Where the better node has none, partners are demoted first through free bytes of the other.
 
-use serde::Serialize;
 use tiercel_ledger::movement::{Move, Reason};
 use tiercel_ledger::regions::Unit;
 use tiercel_machine::NodeId;
@@ -14,13 +13,14 @@ use tiercel_machine::number::signed;
 use super::benefit::Estimate;
 use super::places::Places;
 use super::rooms::Rooms;
+use super::stay::Stayed;
 
 /// Most moves of a tick: 64 MiB of single OS pages, which at 2 to 19 ns a byte take a mover 0.1 to
 /// 1.3 s.
 pub(crate) const MOVES_MAX: usize = 16_384;
 
 /// What to do after a tick.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct PageDecision {
     /// In the order in which each finds room.
     pub moves: Vec<Move>,
@@ -38,6 +38,9 @@ pub struct PageDecision {
     pub locked: u64,
     /// Nothing moves, because too many units moved back and forth.
     pub is_stopped: bool,
+    /// Units that asked to move and do not, those with the highest levels first: as many as are
+    /// worth remembering.
+    pub stays: Vec<Stayed>,
 }
 
 pub(crate) struct Moves<'a> {

@@ -97,6 +97,13 @@ impl Places {
         }
     }
 
+    /// Which of how many tiers a unit is in, as its accessor sees them, from 1, and the best node.
+    pub fn standing(&self, unit: &Unit) -> (usize, usize, NodeId) {
+        let tiers = self.tiers(unit.accessor);
+        let best = tiers.first().and_then(|tier| tier.nodes.first()).copied();
+        (self.rank(unit.accessor, unit.node) + 1, tiers.len(), best.unwrap_or(unit.node))
+    }
+
     /// The rank of a node for an accessor; past the last for a node without memory.
     pub(crate) fn rank(&self, accessor: Accessor, node: NodeId) -> usize {
         let tiers = self.tiers(accessor);

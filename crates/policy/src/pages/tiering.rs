@@ -12,6 +12,7 @@ use super::history::History;
 use super::moves::{Moves, PageDecision};
 use super::places::Places;
 use super::rooms::Rooms;
+use super::stay::{STAYS_MAX, Stay, Stayed};
 use super::victims::{Residents, Victims};
 
 /// Decides which units move. It remembers what failed and what has moved, nothing else.
@@ -103,20 +104,31 @@ impl Tiering {
 
 impl Turn<'_> {
     fn serve(&mut self, unit: &Unit, counts: &mut PageDecision) {
-        let is_guarded = self.mode == Mode::Benefit;
-        if is_guarded && self.history.is_stopped(self.window) {
-            counts.is_stopped = true;
-        } else if is_guarded && self.history.is_locked(unit.key(), self.window) {
-            counts.locked += 1;
-        } else if self.victims.is_moving(unit) || self.moves.is_full() || !self.place(unit) {
-            counts.stayed += 1;
+        let Err(why) = self.try_to_place(unit) else { return };
+        match why {
+            Stay::Stopped => counts.is_stopped = true,
+            Stay::Locked => counts.locked += 1,
+            _ => counts.stayed += 1,
+        }
+        if counts.stays.len() < STAYS_MAX {
+            counts.stays.push(Stayed { unit: *unit, why });
         }
     }
 
-    fn place(&mut self, unit: &Unit) -> bool {
-        match self.mode {
-            Mode::Benefit => self.by_benefit(unit),
-            _ => self.as_published(unit),
+    fn try_to_place(&mut self, unit: &Unit) -> Result<(), Stay> {
+        let is_guarded = self.mode == Mode::Benefit;
+        if is_guarded && self.history.is_stopped(self.window) {
+            Err(Stay::Stopped)
+        } else if is_guarded && self.history.is_locked(unit.key(), self.window) {
+            Err(Stay::Locked)
+        } else if self.victims.is_moving(unit) {
+            Err(Stay::Leaving)
+        } else if self.moves.is_full() {
+            Err(Stay::TooMany)
+        } else if is_guarded {
+            self.by_benefit(unit)
+        } else {
+            self.as_published(unit)
         }
     }
 

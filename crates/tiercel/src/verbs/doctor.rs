@@ -33,6 +33,7 @@ pub fn doctor(args: &DoctorArgs) -> ExitCode {
     let mut findings = vec![runtime(), sockets(), tiers()];
     findings.extend(tiercel_sampler::support());
     findings.extend(tiercel_mover::support());
+    findings.push(tiercel_daemon::pages::support());
     let checked = checked(findings);
     let printed = match args.json {
         true => say_json("doctor", &checked),
