@@ -109,6 +109,47 @@ shared() {
 }
 check "a shared library" shared
 
+# Where it goes to another folder, it does so alone.
+in_own_shell() { ("$@"); }
+
+# As autoconf, libtool and Make files call it.
+depends() {
+    "$tiercel" cc -O2 -pipe -MMD -MP -MF patterns.d -MT patterns.o -Wp,-D_FORTIFY_SOURCE=2 \
+        -c "$tests/patterns.c" -o patterns.o && has_checks patterns.o &&
+        tr -d '\\\n' <patterns.d | grep -q '^patterns.o:.*patterns.h'
+}
+check "-MMD, -pipe, -Wp" depends
+
+configured() {
+    mkdir -p configured && cat >configured/configure.ac <<'END'
+AC_INIT([two], [1])
+AM_INIT_AUTOMAKE([foreign subdir-objects])
+AC_PROG_CC
+AC_CHECK_FUNCS([mmap])
+AC_CHECK_SIZEOF([long])
+AC_CONFIG_FILES([Makefile])
+AC_OUTPUT
+END
+    cat >configured/Makefile.am <<'END'
+bin_PROGRAMS = one
+one_SOURCES = one.c
+one_LDADD = -lpthread -lm
+END
+    cp "$tests/digest.c" configured/one.c && cd configured && autoreconf -i &&
+        ./configure CC="$tiercel cc" && grep -q 'SIZEOF_LONG 8' config.log && make &&
+        has_checks one && ./one | cmp - ../plain.cc
+}
+command -v autoreconf >/dev/null && command -v automake >/dev/null &&
+    check "autoconf, automake" in_own_shell configured
+
+archive() {
+    "$tiercel" cc -O2 -flto -c "$tests/digest.c" -o digest.o && rm -f libdigest.a &&
+        llvm-ar-19 rcs libdigest.a digest.o &&
+        "$tiercel" cc -O2 -flto -Wl,--whole-archive libdigest.a -Wl,--no-whole-archive -o app \
+            -pthread -lm && has_checks app && ./app >app.out && cmp app.out plain.cc
+}
+check "an archive of LTO" archive
+
 check "static" builds cc -O2 -static "$tests/digest.c"
 check "lld without LTO" builds cc -O2 -fuse-ld=lld "$tests/digest.c"
 

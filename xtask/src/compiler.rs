@@ -1,11 +1,11 @@
-//! `cargo xtask compiler`: the plug-in and the library of `tiercel cc`. In: whether to test them.
-//! Out: `target/compiler/libtiercel_pass.so`, `libtiercel_probe.a`. Knows nothing of what they do:
-//! compiler/Makefile builds and tests them.
+//! `cargo xtask compiler`: the plug-in and the library of `tiercel cc`. In: whether to test them,
+//! real projects to build with them. Out: `target/compiler/libtiercel_pass.so`,
+//! `libtiercel_probe.a`. Knows nothing of what they do: compiler/Makefile builds and tests them.
 
 use anyhow::{Result, bail};
 use clap::Args;
 
-use crate::{build, exec};
+use crate::{build, exec, projects};
 
 /// The compiler whose plug-in interface the sources are written for: LLVM's changes with each major
 /// version.
@@ -16,14 +16,24 @@ pub struct Options {
     /// Also run their tests
     #[arg(long)]
     test: bool,
+    /// Also build this project with `tiercel cc` and run its own tests: zstd, sqlite3, redis,
+    /// liblinear, or all
+    #[arg(long, value_name = "PROJECT")]
+    real: Vec<String>,
 }
 
 pub fn main(options: &Options) -> Result<()> {
     build()?;
-    if options.test {
+    if options.test || !options.real.is_empty() {
         exec::run(exec::cargo().args(["build", "--package", "tiercel"]))?;
+    }
+    if options.test {
         make("test")?;
         make("drive")?;
+    }
+    if !options.real.is_empty() {
+        build::runtime(&[])?;
+        projects::main(&options.real)?;
     }
     Ok(())
 }

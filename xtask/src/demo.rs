@@ -7,10 +7,11 @@
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, ensure};
 
+use crate::sources::Sources;
 use crate::{build, exec};
 
 /// The budget the demo runs under.
@@ -61,13 +62,7 @@ fn from_source(folder: &Path) -> Result<PathBuf> {
     if train.exists() {
         return Ok(train);
     }
-    say("fetching liblinear's source package");
-    let archive = fetch(folder, "liblinear")?;
-    let source = folder.join("liblinear");
-    std::fs::create_dir_all(&source)?;
-    let mut tar = Command::new("tar");
-    tar.args(["-x", "--strip-components=1", "-C"]).arg(&source).arg("-f").arg(&archive);
-    exec::run(&mut tar)?;
+    let source = Sources::below(folder.to_path_buf()).original("liblinear")?;
     say("compiling it with -g");
     let mut compile = Command::new("g++");
     compile.current_dir(&source).args(["-O2", "-g", "-w", "-o"]).arg(&train);
@@ -80,72 +75,6 @@ fn packaged() -> Result<PathBuf> {
     let path = PathBuf::from("/usr/bin/liblinear-train");
     ensure!(path.exists(), "package liblinear-tools is not installed");
     Ok(path)
-}
-
-/// Downloads the original archive of a source package with the system's own mirrors, from lists of
-/// its own in `folder`: the system's configuration and state stay as they are.
-fn fetch(folder: &Path, package: &str) -> Result<PathBuf> {
-    let apt = folder.join("apt");
-    for part in ["lists/partial", "cache/archives/partial", "sources.list.d"] {
-        std::fs::create_dir_all(apt.join(part))?;
-    }
-    source_lists(&apt)?;
-    // An error may concern a mirror that is not needed; then the next command succeeds.
-    let update = apt_get(&apt).args(["update"]).output().context("apt-get")?;
-    let fetched = apt_get(&apt).args(["source", "--tar-only", package]).output()?;
-    let archive = std::fs::read_dir(&apt)?
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .find(|path| path.to_string_lossy().contains(".orig.tar"));
-    let printed = [update.stderr, fetched.stderr].concat();
-    archive.with_context(|| String::from_utf8_lossy(&printed).trim().to_string())
-}
-
-fn apt_get(apt: &Path) -> Command {
-    let mut command = Command::new("apt-get");
-    let at = apt.display();
-    for setting in [
-        "-qq".to_string(),
-        format!("-oDir::Etc::sourcelist={at}/sources.list"),
-        format!("-oDir::Etc::sourceparts={at}/sources.list.d"),
-        format!("-oDir::State::lists={at}/lists"),
-        format!("-oDir::Cache={at}/cache"),
-        "-oDebug::NoLocking=1".to_string(),
-        // The sandbox user could not write below a home folder.
-        "-oAPT::Sandbox::User=root".to_string(),
-    ] {
-        command.arg(setting);
-    }
-    command.current_dir(apt).stdin(Stdio::null());
-    command
-}
-
-/// Copies the system's lists with `deb` turned into `deb-src`.
-fn source_lists(apt: &Path) -> Result<()> {
-    let etc = Path::new("/etc/apt");
-    let mut lists = vec![etc.join("sources.list")];
-    if let Ok(folder) = std::fs::read_dir(etc.join("sources.list.d")) {
-        lists.extend(folder.filter_map(|entry| Some(entry.ok()?.path())));
-    }
-    let mut any = false;
-    for list in lists {
-        let Ok(text) = std::fs::read_to_string(&list) else { continue };
-        let copy = apt.join(list.strip_prefix(etc)?);
-        std::fs::write(copy, as_source(&text))?;
-        any = true;
-    }
-    if !any {
-        bail!("no apt sources below {}", etc.display());
-    }
-    Ok(())
-}
-
-fn as_source(text: &str) -> String {
-    let line = |line: &str| match line.strip_prefix("deb ") {
-        Some(rest) => format!("deb-src {rest}\n"),
-        None if line.starts_with("Types:") => "Types: deb-src\n".to_string(),
-        None => format!("{line}\n"),
-    };
-    text.lines().map(line).collect()
 }
 
 /// Examples in liblinear's format; some features are far more frequent than others, as words are.
@@ -176,12 +105,6 @@ fn examples(count: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lists_become_lists_of_sources() {
-        assert_eq!(as_source("deb http://a b c\n# d\n"), "deb-src http://a b c\n# d\n");
-        assert_eq!(as_source("Types: deb\nURIs: a\n"), "Types: deb-src\nURIs: a\n");
-    }
 
     #[test]
     fn examples_are_in_order_and_of_two_kinds() {

@@ -10,7 +10,6 @@ use serde::Deserialize;
 
 use super::compile::{self, Compile};
 use super::list::{self, Reasoned, Skipped, Suite, Test, word};
-use super::sources;
 use crate::exec;
 
 /// The folders of headers that tests and their support library look into after the installed ones,
@@ -93,9 +92,9 @@ struct Places {
 /// The suite, with its support library built.
 pub fn suite() -> Result<Suite> {
     let listing: Listing = list::read("glibc.toml")?;
-    let source = sources::of_installed("glibc", "libc6")?;
+    let source = super::sources().of_installed("glibc", "libc6")?;
     let name = source.file_name().context("sources are in a folder")?.to_string_lossy();
-    let build = sources::folder().join(format!("built-{name}"));
+    let build = super::folder().join(format!("built-{name}"));
     std::fs::create_dir_all(&build)?;
     let places = Places { source, build };
     support(&places)?;

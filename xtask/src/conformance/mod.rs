@@ -11,15 +11,16 @@ mod list;
 mod own;
 mod posix;
 mod report;
-mod sources;
 mod trial;
 
+use std::path::PathBuf;
 use std::sync::Mutex;
 
 use anyhow::{Result, bail};
 use clap::Args;
 
-use crate::build;
+use crate::sources::Sources;
+use crate::{build, exec};
 use known::Known;
 use list::{Suite, Test};
 use report::{Difference, Report, TestRow};
@@ -47,6 +48,15 @@ pub struct Options {
     /// Use the binary and the runtime as they are
     #[arg(long)]
     no_build: bool,
+}
+
+/// Where all that this verb fetches and builds is.
+fn folder() -> PathBuf {
+    exec::target().join("conformance")
+}
+
+fn sources() -> Sources {
+    Sources::below(folder())
 }
 
 pub fn main(options: &Options) -> Result<()> {

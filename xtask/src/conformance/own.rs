@@ -9,7 +9,6 @@ use serde::Deserialize;
 
 use super::compile::Compile;
 use super::list::{self, Suite, Test, word};
-use super::sources;
 use crate::exec;
 
 /// stress.toml.
@@ -36,7 +35,7 @@ pub fn stress() -> Result<Suite> {
 
 /// The odd programs: one source each.
 pub fn odd() -> Result<Suite> {
-    let build = sources::folder().join("built-odd");
+    let build = super::folder().join("built-odd");
     std::fs::create_dir_all(&build)?;
     let mut names = Vec::new();
     for entry in std::fs::read_dir(list::folder().join("odd"))? {

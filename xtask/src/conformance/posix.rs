@@ -9,7 +9,6 @@ use serde::Deserialize;
 
 use super::compile::Compile;
 use super::list::{self, Reasoned, Skipped, Suite, Test, word};
-use super::sources;
 
 /// posix.toml.
 #[derive(Deserialize)]
@@ -32,8 +31,8 @@ impl Listing {
 
 pub fn suite() -> Result<Suite> {
     let listing: Listing = list::read("posix.toml")?;
-    let source = sources::newest("posixtestsuite")?;
-    let build = sources::folder().join("built-posixtestsuite");
+    let source = super::sources().newest("posixtestsuite")?;
+    let build = super::folder().join("built-posixtestsuite");
     let mut suite = Suite::default();
     for interface in &listing.interfaces {
         let folder = source.join("conformance/interfaces").join(interface);

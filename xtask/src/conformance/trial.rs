@@ -11,7 +11,6 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::list::{Test, word};
-use super::sources;
 use crate::exec;
 use crate::watch::{Ended, Limits};
 
@@ -120,7 +119,7 @@ impl From<ExitStatus> for Ending {
 /// Where the output of that run is.
 pub fn log(test: &Test, host: Host) -> PathBuf {
     let name = test.name.replace('/', "-");
-    sources::folder().join("logs").join(format!("{name}.{host}.log"))
+    super::folder().join("logs").join(format!("{name}.{host}.log"))
 }
 
 /// Runs the test in an empty folder of its own, in a session of its own without a terminal.

@@ -10,7 +10,8 @@ use super::source::File;
 /// Top-level folders that need no line in README.md.
 const UNNAMED: &[&str] = &[".cargo", ".ci", ".github"];
 /// The groups setup/packages.txt may use.
-const GROUPS: &[&str] = &["build", "test", "bench", "demo", "conformance", "soak", "rust"];
+const GROUPS: &[&str] =
+    &["build", "test", "bench", "demo", "conformance", "project", "soak", "rust"];
 
 pub fn check(files: &[File]) -> Vec<Problem> {
     let mut problems = architecture(files);
