@@ -4,6 +4,7 @@
 //!
 //! ```text
 //! value of a sample = weight x (ns in the slowest memory - ns in the fastest), wherever it lies
+//! ns                = by the machine's figures x what misses there took of late over the figures
 //! mean(tau)         = sum over samples of value / tau x weight, over the sum of weights / tau
 //! weight            = exp(-integral of 1 / tau from the sample to now)
 //! ```
@@ -15,7 +16,7 @@
 use std::collections::BTreeMap;
 
 use tiercel_machine::number::nearest_f32;
-use tiercel_machine::{Machine, MissCost};
+use tiercel_machine::{Machine, MissCost, NodeId};
 use tiercel_wire::{AccessKind, Sample};
 
 use crate::config::AT_ONCE;
@@ -33,13 +34,31 @@ const UNIT_OF_AGE: f64 = 0.05;
 /// the slowest one, about one hop over a link; nanoseconds.
 const ASSUMED_LATENCY_NS: f64 = 100.0;
 
-/// What an access costs more in the slowest memory of a machine than in the fastest.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// What an access costs more in the slowest memory of a machine than in the fastest: by the
+/// machine's figures, and by what samples say that it takes. Figures do not know how much of a
+/// memory's bandwidth others take; latencies do, since what waits for bandwidth has a long one.
+#[derive(Clone, Debug, PartialEq)]
 pub struct AccessValue {
-    fast: MissCost,
-    slow: MissCost,
-    /// So many times the value is taken; 1, but where a bench asks what wrong values do.
-    times: f64,
+    fast: Side,
+    slow: Side,
+}
+
+/// One of both memories.
+#[derive(Clone, Debug, PartialEq)]
+struct Side {
+    nodes: Vec<NodeId>,
+    cost: MissCost,
+    /// Of misses with neighbours in their blocks, and without.
+    taken: [Taken; 2],
+}
+
+/// What sampled misses took, against the machine's figures.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Taken {
+    samples: f64,
+    /// Latency over misses under way at once (Little's law), nanoseconds.
+    observed_ns: f64,
+    figures_ns: f64,
 }
 
 /// A unit of time that grows with the age of what it measures, from the present tick to the usual
@@ -86,6 +105,16 @@ pub struct ExtentValue {
     pub deviation: [f64; 2],
 }
 
+/// Samples after which what they took counts as much as the figures: their ratio is known to 18%.
+const TRUSTED_SAMPLES: f64 = 32.0;
+
+/// Samples after which older ones count half, so that the load of now is known.
+const RECENT_SAMPLES: f64 = 4096.0;
+
+/// Figures are corrected by this factor at most: one of twenty CPUs that share a memory may have it
+/// alone, or all of them.
+const CORRECTED_MAX: f64 = 20.0;
+
 /// All entries.
 #[derive(Default)]
 pub(crate) struct Values {
@@ -116,33 +145,87 @@ impl AccessValue {
         let [best, .., last] = tiers.as_slice() else { return None };
         let of = |tier: &tiercel_machine::Tier, assumed_ns: f64| {
             let node = tier.nodes.first().and_then(|node| machine.node(*node))?;
-            Some(MissCost::with_latency(machine, node, assumed_ns))
+            let cost = MissCost::with_latency(machine, node, assumed_ns);
+            Some(Side { nodes: tier.nodes.clone(), cost, taken: Default::default() })
         };
         let fast = of(best, ASSUMED_LATENCY_NS)?;
-        let fast_ns = fast.miss_ns(1.0, false, false);
-        Some(AccessValue { fast, slow: of(last, fast_ns + ASSUMED_LATENCY_NS)?, times: 1.0 })
+        let fast_ns = fast.cost.miss_ns(1.0, false, false);
+        Some(AccessValue { fast, slow: of(last, fast_ns + ASSUMED_LATENCY_NS)? })
     }
 
-    /// The same, wrong by a factor.
-    pub fn times(self, times: f64) -> AccessValue {
-        AccessValue { times, ..self }
+    /// Learns what a miss took, if the sample says that and where.
+    pub fn observe(&mut self, sample: &Sample) {
+        let (Some(latency_ns), Some(node)) = (sample.latency_ns, sample.node.map(NodeId)) else {
+            return;
+        };
+        let sides = [&mut self.fast, &mut self.slow];
+        let side = sides.into_iter().find(|side| side.nodes.contains(&node));
+        if let (Some(side), false) = (side, sample.kind == AccessKind::Dirtied) {
+            side.observe(sample, f64::from(latency_ns));
+        }
     }
 
     /// Of what a sample stands for, nanoseconds. `writes_back`: a store's line goes back later.
     pub fn ns(&self, sample: &Sample, writes_back: bool) -> f64 {
-        let around = sample.around.map(|around| (f64::from(around.at_once), around.apart));
-        let (at_once, is_apart) = around.unwrap_or((AT_ONCE.into(), false));
-        let is_write = sample.kind == AccessKind::Write;
-        let miss = |cost: &MissCost| cost.miss_ns(at_once.max(1.0), is_apart, is_write);
-        let back = |cost: &MissCost| cost.write_back_ns(is_apart);
+        let (_, is_apart) = around(sample);
+        let back = |side: &Side| side.cost.write_back_ns(is_apart) * side.corrected(is_apart);
+        let back_ns = back(&self.slow) - back(&self.fast);
+        let miss_ns = self.slow.miss_ns(sample) - self.fast.miss_ns(sample);
         let ns = match sample.kind {
-            AccessKind::Dirtied => back(&self.slow) - back(&self.fast),
-            AccessKind::Write if writes_back => {
-                miss(&self.slow) - miss(&self.fast) + back(&self.slow) - back(&self.fast)
-            }
-            _ => miss(&self.slow) - miss(&self.fast),
+            AccessKind::Dirtied => back_ns,
+            AccessKind::Write if writes_back => miss_ns + back_ns,
+            _ => miss_ns,
         };
-        f64::from(sample.weight) * ns * self.times
+        f64::from(sample.weight) * ns
+    }
+}
+
+/// Misses under way at once, at least 1, and whether the line had no neighbours.
+fn around(sample: &Sample) -> (f64, bool) {
+    let around = sample.around.map(|around| (f64::from(around.at_once), around.apart));
+    let (at_once, is_apart) = around.unwrap_or((AT_ONCE.into(), false));
+    (at_once.max(1.0), is_apart)
+}
+
+impl Side {
+    fn figures_ns(&self, sample: &Sample) -> f64 {
+        let (at_once, is_apart) = around(sample);
+        self.cost.miss_ns(at_once, is_apart, sample.kind == AccessKind::Write)
+    }
+
+    fn miss_ns(&self, sample: &Sample) -> f64 {
+        self.figures_ns(sample) * self.corrected(around(sample).1)
+    }
+
+    fn corrected(&self, is_apart: bool) -> f64 {
+        self.taken[usize::from(is_apart)].over_figures()
+    }
+
+    fn observe(&mut self, sample: &Sample, latency_ns: f64) {
+        let figures_ns = self.figures_ns(sample);
+        let (at_once, is_apart) = around(sample);
+        let taken = &mut self.taken[usize::from(is_apart)];
+        taken.samples += 1.0;
+        taken.observed_ns += latency_ns / at_once;
+        taken.figures_ns += figures_ns;
+        if taken.samples > RECENT_SAMPLES {
+            let Taken { samples, observed_ns, figures_ns } = *taken;
+            let [samples, observed_ns, figures_ns] =
+                [samples, observed_ns, figures_ns].map(|sum| sum / 2.0);
+            *taken = Taken { samples, observed_ns, figures_ns };
+        }
+    }
+}
+
+impl Taken {
+    /// What misses take over what the figures say; 1 where no sample said.
+    fn over_figures(&self) -> f64 {
+        if self.figures_ns <= 0.0 {
+            return 1.0;
+        }
+        let share = self.samples / (self.samples + TRUSTED_SAMPLES);
+        let ratio = 1.0 - share + share * self.observed_ns / self.figures_ns;
+        ratio.clamp(1.0 / CORRECTED_MAX, CORRECTED_MAX)
     }
 }
 

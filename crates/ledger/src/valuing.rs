@@ -62,7 +62,8 @@ impl Ledger {
 
     /// A sample hit a row.
     pub(crate) fn count_value(&mut self, number: u32, sample: &Sample) {
-        let Some(value) = self.values.of else { return };
+        let Some(value) = &mut self.values.of else { return };
+        value.observe(sample);
         self.values.has_dirtied |= sample.kind == AccessKind::Dirtied;
         let ns = value.ns(sample, !self.values.has_dirtied);
         let at_ns = sample.until_ns;

@@ -66,7 +66,6 @@ fn a_sample_is_worth_what_it_would_save() {
     assert_eq!(value.ns(&plain, true), 1000.0 * 200.0 / 4.0);
     let chased = Sample { around: Some(Around { at_once: 1.0, apart: true }), ..plain };
     assert_eq!(value.ns(&chased, true), 1000.0 * 200.0);
-    assert_eq!(value.times(3.0).ns(&chased, true), 3.0 * 1000.0 * 200.0);
     // Where bandwidths are known, lines without neighbours draw blocks, and stores go back.
     let optane = Machine::builtin("cascadelake-optane").expect("built in").expect("sound");
     let value = AccessValue::of(&optane).expect("two tiers");
@@ -75,6 +74,34 @@ fn a_sample_is_worth_what_it_would_save() {
     let apart = value.ns(&stored, true) - value.ns(&stored, false);
     assert!((apart - value.ns(&back, true)).abs() < 1e-6 && apart > 0.0, "{apart}");
     assert!(AccessValue::of(&Machine::default()).is_none());
+}
+
+#[test]
+fn what_misses_take_corrects_the_figures() {
+    let mut value = AccessValue::of(&machine()).expect("two tiers");
+    let of = |node: u16, latency_ns: u32| {
+        let around = Some(Around { at_once: 10.0, apart: true });
+        Sample { node: Some(node), latency_ns: Some(latency_ns), around, ..sample(ADDR, 0) }
+    };
+    // The figures say 300 and 100 ns. Others take the bandwidth: what waits for it takes 2000.
+    let usual = of(1, 300);
+    assert!(is_near(value.ns(&usual, true), 1000.0 * 20.0, 1e-9));
+    for _ in 0..10_000 {
+        value.observe(&of(1, 2000));
+        value.observe(&of(0, 100));
+    }
+    assert!(is_near(value.ns(&usual, true), 1000.0 * 190.0, 0.02), "{}", value.ns(&usual, true));
+    // Lines with neighbours are others, and one sample says little.
+    let around = Some(Around { at_once: 10.0, apart: false });
+    let beside = Sample { around, ..of(1, 2000) };
+    assert!(is_near(value.ns(&beside, true), 1000.0 * 20.0, 1e-9));
+    value.observe(&beside);
+    assert!(value.ns(&beside, true) < 1000.0 * 30.0, "{}", value.ns(&beside, true));
+    // The load ends, and a latency that cannot be is bounded.
+    (0..20_000).for_each(|_| value.observe(&usual));
+    assert!(is_near(value.ns(&usual, true), 1000.0 * 20.0, 0.05), "{}", value.ns(&usual, true));
+    (0..20_000).for_each(|_| value.observe(&of(1, u32::MAX)));
+    assert!(value.ns(&usual, true) <= 1000.0 * (20.0 * 30.0));
 }
 
 #[test]

@@ -86,7 +86,6 @@ impl Driver {
         speeds: &Speeds,
         room_bytes: u64,
         pids: &[u32],
-        scale: f64,
     ) -> Result<Driver, SettingError> {
         let mut config = tiercel_ledger::Config {
             extent_bytes: setting.extent_bytes,
@@ -97,7 +96,7 @@ impl Driver {
         let mut ledger = Ledger::new(config, 0)?;
         ledger.set_arenas(&[Some(speeds.fast), Some(speeds.slow)]);
         if let Some(value) = tiercel_ledger::AccessValue::of(&speeds.machine) {
-            ledger.set_values(value.times(scale));
+            ledger.set_values(value);
         }
         for pid in pids {
             ledger.process_born(*pid)?;

@@ -312,7 +312,7 @@ impl Host {
         let mut ticks_due = TickSchedule::new(setting.policy.tick_ms, setting.policy.first_tick_ms);
         ticks_due.hasten(0);
         Ok(Host {
-            driver: Driver::new(setting, speeds, room_bytes, &stream.pids, model.scale)?,
+            driver: Driver::new(setting, speeds, room_bytes, &stream.pids)?,
             births,
             sampler: Sampler::new(model.period, model.scale, seed),
             samples: Vec::new(),
