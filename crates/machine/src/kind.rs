@@ -98,8 +98,8 @@ fn ask(nodes: &[Node], index: usize, distance: Option<u16>) -> Problem {
         place: format!("node {}", node.id),
         what: format!("memory without CPUs{far}, of unknown kind: {guess}"),
         remedy: format!(
-            "state it in the configuration: [[machine.node]] id = {}, \
-             kind = \"hbm\", \"cxl\", \"nvm\" or \"dram\"",
+            "state it in the configuration: [[machine.node]] id = {}, kind = \"hbm\", \"cxl\", \
+             \"nvm\" or \"dram\"",
             node.id
         ),
     }
