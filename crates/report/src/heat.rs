@@ -3,7 +3,8 @@
 //!
 //! A column is an interval of time, a cell the number of one row in it. Each colour covers a factor
 //! of two: the darkest is from half of the largest number on, the next from a quarter, and so on. A
-//! zero has no cell.
+//! zero has no cell. What lives in a column in which nothing was observed is darker than what was
+//! observed and not used.
 
 use std::fmt::Write;
 
@@ -32,6 +33,10 @@ const ROWS_MAX: usize = 500;
 const COLUMNS_MAX: usize = 2000;
 
 /// From cold to hot; light to dark, so that they also differ in grey.
+/// Alive and not accessed; alive while nothing was observed.
+const UNUSED: &str = "#ececec";
+const UNSEEN: &str = "#b9c4d0";
+
 const COLOURS: [&str; 8] =
     ["#fff3cf", "#fee391", "#fec44f", "#fe9929", "#ec7014", "#cc4c02", "#993404", "#5c2003"];
 
@@ -49,6 +54,8 @@ pub struct HeatMap {
     pub rows: Vec<HeatRow>,
     /// Named intervals of time, ascending; drawn as bands above the rows.
     pub intervals: Vec<TimeSpan>,
+    /// Whether anything was observed in each column; those missing at the end were observed.
+    pub seen: Vec<bool>,
     /// Length of a column, seconds.
     pub column_s: f64,
     /// End of the axis, seconds; from 0.
@@ -172,9 +179,10 @@ impl HeatMap {
                 let _ = write!(
                     out,
                     "<rect x=\"{from:.1}\" y=\"{y:.0}\" width=\"{:.1}\" height=\"{BAR}\" \
-                     fill=\"#ececec\"/>",
+                     fill=\"{UNUSED}\"/>",
                     (to - from).max(0.5),
                 );
+                self.draw_unseen(out, (from_s, to_s), y);
             }
             let _ = writeln!(
                 out,
@@ -194,6 +202,24 @@ impl HeatMap {
         for (path, colour) in paths.iter().zip(COLOURS).filter(|(path, _)| !path.is_empty()) {
             // Names of rows are shown for the bars behind.
             let _ = writeln!(out, "<path fill=\"{colour}\" pointer-events=\"none\" d=\"{path}\"/>");
+        }
+    }
+
+    /// The parts of a life in which nothing was observed.
+    fn draw_unseen(&self, out: &mut String, (from_s, to_s): (f64, f64), y: f64) {
+        for (column, _) in self.seen.iter().enumerate().filter(|(_, seen)| !**seen) {
+            let start_s = from_s.max(column as f64 * self.column_s);
+            let end_s = to_s.min((column + 1) as f64 * self.column_s);
+            if end_s <= start_s {
+                continue;
+            }
+            let (from, to) = (self.x(start_s), self.x(end_s));
+            let _ = write!(
+                out,
+                "<rect x=\"{from:.1}\" y=\"{y:.0}\" width=\"{:.1}\" height=\"{BAR}\" \
+                 fill=\"{UNSEEN}\"/>",
+                (to - from).max(0.5),
+            );
         }
     }
 
@@ -235,8 +261,16 @@ impl HeatMap {
         let x = LEFT + 270.0 + 24.0 * COLOURS.len() as f64;
         let _ = writeln!(
             out,
-            "<rect x=\"{x:.0}\" y=\"{y:.0}\" width=\"24\" height=\"12\" fill=\"#ececec\"/>\
-             <text x=\"{:.0}\" y=\"{:.0}\">alive, no access seen</text>",
+            "<rect x=\"{x:.0}\" y=\"{y:.0}\" width=\"24\" height=\"12\" fill=\"{UNUSED}\"/>\
+             <text x=\"{:.0}\" y=\"{:.0}\">alive, no access</text>",
+            x + 30.0,
+            y + 10.0,
+        );
+        let x = x + 130.0;
+        let _ = writeln!(
+            out,
+            "<rect x=\"{x:.0}\" y=\"{y:.0}\" width=\"24\" height=\"12\" fill=\"{UNSEEN}\"/>\
+             <text x=\"{:.0}\" y=\"{:.0}\">alive, not observed</text>",
             x + 30.0,
             y + 10.0,
         );
@@ -289,9 +323,20 @@ mod tests {
             unit: "accesses".to_owned(),
             rows: vec![row("hot", &[8.0, 8.0]), row("warm", &[0.0, 1.0]), row("cold", &[])],
             intervals: vec![interval("build", 0.0, 1.0), interval("solve", 1.0, 2.0)],
+            seen: Vec::new(),
             column_s: 1.0,
             end_s: 2.0,
         }
+    }
+
+    #[test]
+    fn what_was_not_observed_differs_from_what_was_not_used() {
+        let bars = |svg: &str| svg.matches(&format!("fill=\"{UNSEEN}\"")).count() - 1;
+        let mut map = map();
+        assert_eq!(bars(&map.svg().expect("drawn")), 0, "but for the legend");
+        map.seen = vec![true, false];
+        map.rows[2].lives = vec![(0.0, 0.9)];
+        assert_eq!(bars(&map.svg().expect("drawn")), 2, "the third was gone by then");
     }
 
     /// Cells drawn in a colour, by index.

@@ -15,7 +15,7 @@ const HEAD: &str = r#"<!DOCTYPE html>
 <head>
 <meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<meta name="viewport" content="width=device-width">
+<meta name="viewport" content="width=device-width, initial-scale=1">
 "#;
 
 const STYLE: &str = r"<style>
@@ -30,6 +30,12 @@ figure { margin: 1em 0; overflow-x: auto } figcaption { color: #555; font-size: 
 svg { max-width: 100%; height: auto }
 pre { margin: 0.3em 0 0.3em 1.5em; font-size: 0.9em; overflow-x: auto }
 .scroll { overflow-x: auto }
+figure svg { background: #fff; border-radius: 4px }
+@media (max-width: 60em) { body { margin: 1em auto } figure svg { min-width: 52em } }
+@media (prefers-color-scheme: dark) {
+  body { color: #ddd; background: #16181c } h2 { border-color: #444 } figcaption { color: #aaa } }
+@media print { body { max-width: none; margin: 0 } details { display: none }
+  figure, tr { break-inside: avoid } }
 </style>
 ";
 
@@ -159,6 +165,14 @@ mod tests {
         let html = page.html();
         assert!(!html.contains("<script") && !html.contains("<img"), "{html}");
         assert!(html.matches("&lt;script&gt;").count() >= 12, "{html}");
+    }
+
+    #[test]
+    fn a_page_is_for_phones_the_dark_and_paper_too() {
+        let html = Page::new("t").html();
+        for rule in ["initial-scale=1", "prefers-color-scheme: dark", "max-width: 60em", "print"] {
+            assert!(html.contains(rule), "{rule}");
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! script, nothing.
 //! Knows nothing of markup, nor of how figures come about.
 
+use crate::figures::plural;
 use crate::plan::{PLAN_COLUMNS, nodes, plan_cells};
 use crate::plan_args::{ReportArgs, StrategyArg};
 use crate::whatif::{OPEN, Point, machines_of, plot, points_of};
@@ -10,9 +11,9 @@ use anyhow::{Context, Result};
 use std::collections::HashMap;
 use std::path::Path;
 use std::time::Duration;
-use tiercel_advisor::planned_label;
-use tiercel_advisor::{Timeline, TimelineRow};
+use tiercel_advisor::{Timeline, TimelineRow, peak_bytes, planned_label};
 use tiercel_lab::bench::{self, Predictions};
+use tiercel_ledger::confidence::SAMPLES_WANTED;
 use tiercel_machine::short_bytes;
 use tiercel_plan::{Plan, PlannedClass, PlannedSite, read_plan};
 use tiercel_profile::{Overview, Profile, Site, owning_frame};
@@ -21,7 +22,10 @@ use tiercel_report::{HeatMap, HeatRow, Lines, Page, Series, Table, TimeSpan};
 use crate::profile::{PHASE_COLUMNS, SITE_COLUMNS, phase_cells, site_cells};
 use crate::show::short_count;
 use crate::table::Align;
-use crate::terminal::{note, say};
+use crate::terminal::{note, reason, say};
+
+/// Sites that the conclusion names.
+const HOT_MAX: usize = 3;
 
 /// `tiercel report`.
 pub fn report(args: &ReportArgs) -> Result<()> {
@@ -31,13 +35,16 @@ pub fn report(args: &ReportArgs) -> Result<()> {
     let (overview, rows) = (profile.overview(), usize::from(args.rows));
     let name = overview.runs.last().map_or("a program", |run| &*run.program);
     let mut page = Page::new(&format!("Tiercel: {name}"));
+    let curve = curve(args, &profile)?;
+    add_conclusion(&mut page, &profile, &overview, curve.as_deref().unwrap_or_default());
     add_runs(&mut page, &overview);
     add_objects(&mut page, &profile, plan.as_ref(), rows)?;
-    add_curve(&mut page, args, &profile)?;
+    add_curve(&mut page, curve)?;
     add_predictions(&mut page, lab.as_ref())?;
     add_plan(&mut page, &profile, plan.as_ref(), rows);
     add_sites(&mut page, &profile, &overview, rows);
     add_phases(&mut page, &overview);
+    add_origin(&mut page, &overview);
     let output = args.output.clone().unwrap_or_else(|| args.profile.with_extension("html"));
     let wrote = std::fs::write(&output, page.html());
     wrote.with_context(|| format!("cannot write the report {}", output.display()))?;
@@ -57,6 +64,7 @@ fn table(columns: &[(&str, Align)]) -> Table {
 }
 
 fn add_runs(page: &mut Page, overview: &Overview) {
+    page.section("Runs");
     for run in &overview.runs {
         let only = if run.misses_only { "misses only" } else { "all accesses" };
         page.paragraph(&format!(
@@ -74,9 +82,9 @@ fn add_runs(page: &mut Page, overview: &Overview) {
         ));
     }
     page.paragraph(&format!(
-        "Machine {}; {} processes, {} allocations ({}), {} reads, {} writes.",
+        "Machine {}; {}, {} allocations ({}), {} reads, {} writes.",
         overview.machine,
-        overview.processes,
+        plural(overview.processes as u64, "process", "processes"),
         overview.objects,
         short_bytes(overview.born_bytes),
         short_count(overview.reads),
@@ -132,9 +140,18 @@ fn heat_map(timeline: &Timeline, plan: Option<&Plan>) -> HeatMap {
         unit: format!("accesses in {:.1?}", Duration::from_nanos(timeline.column_ns)),
         rows: timeline.rows.iter().map(row).collect(),
         intervals: timeline.phases.iter().map(interval).collect(),
+        seen: seen(timeline),
         column_s: seconds(timeline.column_ns),
         end_s: seconds(timeline.end_ns),
     }
+}
+
+/// Whether a sample hit any row, by column: where none did, nothing was observed.
+fn seen(timeline: &Timeline) -> Vec<bool> {
+    let hit = |at: usize| {
+        timeline.rows.iter().any(|row| row.accesses.get(at).is_some_and(|all| *all > 0.0))
+    };
+    (0..timeline.live_bytes.len()).map(hit).collect()
 }
 
 fn row_name(row: &TimelineRow) -> String {
@@ -170,22 +187,82 @@ fn live(timeline: &Timeline, plan: Option<&Plan>) -> Lines {
     }
 }
 
-/// Predicted slowdown over sizes of the fast memory.
-fn add_curve(page: &mut Page, args: &ReportArgs, profile: &Profile) -> Result<()> {
-    page.section("How much fast memory it needs");
-    let machines = machines_of(&args.machine, profile)?;
+/// Points of the curve, or why there is none: for the profile's own machine that is no error.
+fn curve(args: &ReportArgs, profile: &Profile) -> Result<Result<Vec<Point>, String>> {
     let mut points: Vec<Point> = Vec::new();
-    for machine in &machines {
+    for machine in &machines_of(&args.machine, profile)? {
         match points_of(profile, machine, &[], StrategyArg::Joint) {
             Ok(more) => points.extend(more),
-            // A requested curve must be drawn; for the profile's own machine a remark is enough.
+            // A requested curve must be drawn.
             Err(error) if !args.machine.is_empty() => return Err(error),
-            Err(error) => page.paragraph(&format!("No curve: {error:#}.")),
+            Err(error) => return Ok(Err(reason(&error))),
         }
     }
-    if points.is_empty() {
-        return Ok(());
-    }
+    Ok(Ok(points))
+}
+
+/// What the rest of the page is evidence for, in a few sentences.
+fn add_conclusion(page: &mut Page, profile: &Profile, overview: &Overview, points: &[Point]) {
+    page.section("In short");
+    let samples: u64 = overview.runs.iter().map(|run| run.observed.samples).sum();
+    page.paragraph(&match samples {
+        0 => "What is hot is unknown: no access was sampled.".to_owned(),
+        few if few < SAMPLES_WANTED => format!(
+            "What is hot is unknown: {few} samples are too few to rank ({SAMPLES_WANTED} wanted)."
+        ),
+        _ => {
+            let hot = overview.sites.iter().take(HOT_MAX).map(|site| {
+                let (share, size) = (site.share * 100.0, short_bytes(site.peak_bytes));
+                format!("{} ({share:.0}% of the accesses, {size})", site.label)
+            });
+            format!("Hottest: {}.", hot.collect::<Vec<_>>().join("; "))
+        }
+    });
+    let peak = short_bytes(peak_bytes(profile));
+    let needs = points.iter().filter(|point| point.is_quarter()).map(Point::sentence);
+    let needs: Vec<String> = needs.collect();
+    page.paragraph(&format!("Peak of memory: {peak}. {}", needs.join(" ")));
+}
+
+/// Where and when the profile and this page were made.
+fn add_origin(page: &mut Page, overview: &Overview) {
+    let recorded = overview.runs.iter().map(|run| date(run.start_unix_ns)).collect::<Vec<_>>();
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    page.paragraph(&format!(
+        "Recorded {}. This page was written by tiercel {} on {}.",
+        recorded.join(", "),
+        env!("CARGO_PKG_VERSION"),
+        host.trim(),
+    ));
+}
+
+/// `2026-11-25 18:02 UTC`, in the proleptic Gregorian calendar (Hinnant, days_from_civil).
+fn date(unix_ns: u64) -> String {
+    let minutes = unix_ns / 60_000_000_000;
+    let days = minutes / 1440 + 719_468; // from 0000-03-01
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month = (5 * day_of_year + 2) / 153; // from March
+    let day = day_of_year - (153 * month + 2) / 5 + 1;
+    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    let year = year_of_era + era * 400 + next;
+    let (hour, minute) = (minutes / 60 % 24, minutes % 60);
+    format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02} UTC")
+}
+
+/// Predicted slowdown over sizes of the fast memory.
+fn add_curve(page: &mut Page, curve: Result<Vec<Point>, String>) -> Result<()> {
+    page.section("How much fast memory it needs");
+    let points = match curve {
+        Ok(points) if points.is_empty() => return Ok(()),
+        Ok(points) => points,
+        Err(why) => {
+            page.paragraph(&format!("No curve: {why}."));
+            return Ok(());
+        }
+    };
     if points.iter().any(Point::is_bounded) {
         page.paragraph(&format!("The bars are {OPEN}."));
     }
@@ -334,4 +411,17 @@ fn add_phases(page: &mut Page, overview: &Overview) {
     let mut table = table(&PHASE_COLUMNS);
     overview.phases.iter().for_each(|sums| table.row(phase_cells(sums)));
     page.table(&table);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_of_the_calendar() {
+        let at = |seconds: u64| date(seconds * 1_000_000_000);
+        assert_eq!(at(0), "1970-01-01 00:00 UTC");
+        assert_eq!(at(951_782_400), "2000-02-29 00:00 UTC");
+        assert_eq!(at(1_767_225_599), "2025-12-31 23:59 UTC");
+    }
 }

@@ -49,6 +49,23 @@ impl Point {
         self.bounds.is_some()
     }
 
+    /// Whether a quarter of the peak is fast.
+    pub fn is_quarter(&self) -> bool {
+        self.fast == "25%"
+    }
+
+    /// `With 25% (40MiB) of it fast on spr-cxl, it may take 1.00 to 1.20 times as long as ...`
+    pub fn sentence(&self) -> String {
+        let sure = if self.is_bounded() { "may take" } else { "is predicted to take" };
+        format!(
+            "With {} ({}) of it fast on {}, it {sure} {} times as long as with all of it fast.",
+            self.fast,
+            short_bytes(self.fast_bytes),
+            self.machine,
+            span(&self.slowdown_bounds()),
+        )
+    }
+
     /// Where the slowdown lies: by chance in the samples, or by what the sampler leaves open.
     fn slowdown_bounds(&self) -> Bounds {
         let by_chance =

@@ -322,6 +322,10 @@ fn a_report_is_one_file_and_names_in_it_are_names() {
     for word in ["make_grid", "make_table", "app.c:7", "start", "xeonmax-hbm", "2MiB", "<svg"] {
         assert!(html.contains(word), "{word} is not in the report");
     }
+    let short = html.split("<h2>").nth(1).unwrap();
+    assert!(short.starts_with("In short") && short.contains("no access was sampled"), "{short}");
+    assert!(short.contains("of it fast on xeonmax-hbm, it may take 0."), "{short}");
+    assert!(html.contains("UTC. This page was written by tiercel 0.1.0 on "), "no origin");
     assert!(html.contains("&lt;script&gt;") && !html.contains("<script"), "a name became markup");
     for word in ["src=", "href=", "url(", "@import"] {
         assert!(!html.contains(word), "{word}: the file needs another");
