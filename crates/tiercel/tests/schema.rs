@@ -32,7 +32,7 @@ int main(int argc, char **argv) {
 "#;
 
 /// Formats that need a guest, or several memory nodes.
-const ELSEWHERE: [&str; 2] = ["attach", "lab-truth"];
+const ELSEWHERE: [&str; 4] = ["attach", "lab-truth", "page", "run-pages"];
 
 /// Reads `format file` lines, and complains of what is not valid.
 const VALIDATOR: &str = r#"
