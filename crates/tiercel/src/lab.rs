@@ -29,7 +29,7 @@ enum LabVerb {
     /// Run a program in a guest that has a machine's memory nodes
     #[command(after_help = "Examples:
   tiercel lab run --machine spr-cxl -- numactl -H
-  tiercel lab run --machine two-socket-optane -- tiercel run --fast 25% -- ./app
+  tiercel lab run --machine two-socket-optane -- tiercel run -v --fast 25% -- ./app
   tiercel lab run --file data --out results -- ./app data")]
     Run(LabRunArgs),
     /// Open a shell in a guest that has the memory nodes of another machine
