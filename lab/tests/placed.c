@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
  * placed.c: memory on given nodes under no policy, of which some is accessed from one CPU.
- * In: CPU, KiB of cold memory, its node, KiB of each hot range, their nodes. Out: a line
+ * In: CPU, KiB of cold memory, its node, KiB of each hot range, their nodes; in PLACED_GO a file
+ * without which it accesses nothing. Out: a line
  * `cold ADDRESS BYTES NODE` or `hot ADDRESS BYTES NODE` for each, `ready`; accesses until SIGTERM;
  * `intact` when every byte is as it was written. Knows nothing of tiers.
  */
@@ -59,6 +60,14 @@ static struct range place(const char *kind, const char *kib, const char *node) {
     return range;
 }
 
+/* Waits for the file that lets accesses begin, if one is named. */
+static void wait_for_go(void) {
+    const char *go = getenv("PLACED_GO");
+    while (go != NULL && access(go, F_OK) != 0 && !is_over) {
+        usleep(20000);
+    }
+}
+
 /* Adds 1 to the first word of each OS page. */
 static void access_all(struct range *range) {
     for (size_t at = 0; at < range->bytes; at += OS_PAGE) {
@@ -98,6 +107,7 @@ int main(int argc, char **argv) {
     }
     puts("ready");
     fflush(stdout);
+    wait_for_go();
     while (!is_over) {
         for (int i = 0; i < count; i++) {
             access_all(&hot[i]);

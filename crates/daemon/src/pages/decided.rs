@@ -84,6 +84,10 @@ impl Decided {
     /// Notes a tick's decisions, made in a window.
     pub fn note(&mut self, decision: &PageDecision, window: u64) {
         for stayed in &decision.stays {
+            // It says less than the move that brought it there.
+            if stayed.why == Stay::Settled && self.knows(stayed.unit.key()) {
+                continue;
+            }
             let what = Decision::Stays(stayed.why);
             self.add(stayed.unit.key(), stayed.unit.bytes, window, what);
         }
@@ -98,6 +102,10 @@ impl Decided {
             };
             self.add((asked.pid, asked.addr), asked.bytes, window, what);
         }
+    }
+
+    fn knows(&self, key: UnitKey) -> bool {
+        self.newer.contains_key(&key) || self.older.contains_key(&key)
     }
 
     fn add(&mut self, key: UnitKey, bytes: u64, window: u64, what: Decision) {
@@ -202,6 +210,9 @@ mod tests {
         assert_eq!(result(&decided, 1), Some(MoveResult::Done));
         assert_eq!(result(&decided, 2), Some(MoveResult::Failed(Some(Failure::Busy))));
         assert_eq!(result(&decided, 3), None, "under way");
+        let stays = vec![Stayed { why: Stay::Settled, ..stays(1, OS_PAGE) }];
+        decided.note(&PageDecision { stays, ..PageDecision::default() }, 2);
+        assert_eq!(result(&decided, 1), Some(MoveResult::Done), "what brought it there");
         decided.learn(&outcome(9));
         assert_eq!(decided.last((1, 9 * OS_PAGE)), None, "nothing was decided on it");
     }
