@@ -6,8 +6,10 @@
 
 use crate::config_keys::commented;
 use crate::net::socket_dir::{Access, DAEMON_NAME, usual_directory};
+use crate::pages::{BUDGETS_MAX, CgroupBudget, directory};
 use crate::plan::choice::PlanChoice;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 use tiercel_machine::number::whole_ms;
@@ -44,6 +46,9 @@ pub struct Settings {
     pub pages: PagesConfig,
     /// The daemon itself.
     pub daemon: Limits,
+    /// Budgets of control groups, of what is tiered by OS page: `cgroup` and `fast` each.
+    #[serde(rename = "budget", skip_serializing_if = "Vec::is_empty")]
+    pub budgets: Vec<CgroupBudget>,
 }
 
 /// What is kept of objects.
@@ -92,6 +97,7 @@ impl Default for Settings {
             objects: Objects::default(),
             pages: PagesConfig::default(),
             daemon: Limits::default(),
+            budgets: Vec::new(),
         }
     }
 }
@@ -185,6 +191,12 @@ impl Settings {
         }
         if poll_max.0 > Duration::from_secs(10) {
             return wrong("daemon.poll_max", poll_max.to_string(), "must be at most 10s");
+        }
+        let groups: BTreeSet<PathBuf> =
+            self.budgets.iter().map(|one| directory(&one.cgroup)).collect();
+        if groups.len() < self.budgets.len() || groups.len() > BUDGETS_MAX {
+            let want = "each control group may have one budget, and at most 63 may";
+            return wrong("budget", format!("{} tables", self.budgets.len()), want);
         }
         // 10 ms are for modelled machines, where a program's whole run lasts seconds.
         if !(10..=3_600_000).contains(&self.policy.tick_ms) {
@@ -331,6 +343,7 @@ mod tests {
         check("[daemon]\npoll_min = \"5ms\"\npoll_max = \"50ms\"\n", "accepted");
         check("sampling = { cpu-budget = 0.02, ring_bytes = 65536 }\n", "accepted");
         check("machine = \"spr-cxl\"\n", "accepted");
+        check("[[budget]]\ncgroup = \"/a\"\nfast = \"8 GiB\"\n", "accepted");
         check("[[machine.node]]\nid = 1\nkind = \"cxl\"\ncapacity = \"8 GiB\"\n", "accepted");
         check("[machine]\nname = \"spr-cxl\"\n[[machine.node]]\nid = 0\ntier = 1\n", "accepted");
     }
@@ -350,6 +363,9 @@ mod tests {
         check("[machine]\nnames = \"x\"\n", "line 2, column 1");
         check("[[machine.nodes]]\nid = 1\n", "line 1, column 11");
         check("[[machine.node]]\nkind = \"cxl\"\n", "missing field `id`");
+        check("[[budget]]\ncgroup = \"/a\"\n", "missing field `fast`");
+        let twice = "[[budget]]\ncgroup = \"/a\"\nfast = \"all\"\n";
+        check(&twice.repeat(2), "budget = 2 tables: each control group may have one");
         check("machine = 5", "a machine's name");
         check(&" ".repeat(TEXT_BYTES_MAX + 1), "too many");
     }
@@ -360,7 +376,9 @@ mod tests {
         assert_eq!(Settings::from_toml(&settings.to_toml()).unwrap(), settings);
         let text =
             "[machine]\nname = \"m\"\n[[machine.node]]\nid = 1\nfigures = { read_gb_s = 9.5 }";
-        let settings = Settings::from_toml(text).unwrap();
+        let budget = "[[budget]]\ncgroup = \"/a\"\nfast = \"25%\"\n";
+        let settings = Settings::from_toml(&format!("{budget}{text}")).unwrap();
+        assert_eq!(settings.budgets[0].fast, Limit::ShareOfPeak(0.25));
         assert_eq!(settings.machine.overrides.nodes[0].figures.read_gb_s, Some(9.5));
         assert_eq!(Settings::from_toml(&settings.to_toml()).unwrap(), settings);
     }

@@ -305,6 +305,15 @@ impl Both {
             });
             assert_eq!(self.fast.counts(node), counts);
         }
+        let is_even = |node: NodeId| node.0.is_multiple_of(2);
+        let mut expected: BTreeMap<GroupId, u64> = BTreeMap::new();
+        let units = self.slow.pages.keys().filter_map(|key| self.slow.unit(*key));
+        units.filter(|unit| is_even(unit.node)).for_each(|unit| {
+            *expected.entry(unit.group).or_default() += 1;
+        });
+        let mut held = self.fast.held(is_even);
+        held.retain(|_, count| *count > 0);
+        assert_eq!(held, expected);
     }
 }
 

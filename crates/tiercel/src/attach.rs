@@ -1,14 +1,15 @@
 //! `tiercel attach`: tiers running processes by OS page until they end or the user stops it.
 //! In: [`AttachArgs`]. Out: a report. Knows nothing of how anything is decided.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, bail};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use tiercel_daemon::Settings;
-use tiercel_daemon::pages::{Attachment, PagesReport, Target, attach as tier, check};
+use tiercel_daemon::pages::{
+    Attachment, GroupReport, PagesReport, Target, attach as tier, check, directory,
+};
 use tiercel_daemon::socket_dir::{ControlSocket, PAGES_PREFIX, usual_directory};
 use tiercel_machine::{Machine, short_bytes};
 use tiercel_mover::KernelMover;
@@ -21,9 +22,6 @@ use crate::terminal::{note, say, say_json};
 /// Ring of each CPU where the kernel locks as much memory as it is asked to: 100,000 faults, all OS
 /// pages of 400 MiB, can come between two looks. Others get 516 KiB (perf_event_mlock_kb).
 const ROOTS_RING_BYTES: usize = 4 << 20;
-
-/// Where control groups are mounted.
-const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// `tiercel attach`.
 pub fn attach(args: &AttachArgs) -> Result<()> {
@@ -81,6 +79,7 @@ impl Parts {
             machine: self.machine,
             pages: settings.pages.clone(),
             fast: settings.fast,
+            budgets: settings.budgets.clone(),
             sampler: self.sampler,
             mover: Box::new(KernelMover::new()),
             socket: self.socket,
@@ -97,16 +96,10 @@ fn control_socket(remarks: &mut Vec<String>) -> Option<ControlSocket> {
     socket.ok()
 }
 
-/// What to tier. A control group may be given as below /sys/fs/cgroup, as `systemd-cgls` and
-/// /proc/PID/cgroup name them.
 fn target(args: &AttachArgs) -> Result<Target> {
     match (args.pid, &args.cgroup) {
         (Some(pid), _) => Ok(Target::Process(pid)),
-        (None, Some(path)) if path.starts_with(CGROUPS) => Ok(Target::Cgroup(path.clone())),
-        (None, Some(path)) => {
-            let below = path.strip_prefix("/").unwrap_or(path);
-            Ok(Target::Cgroup(Path::new(CGROUPS).join(below)))
-        }
+        (None, Some(path)) => Ok(Target::Cgroup(directory(path))),
         (None, None) => bail!("attach to what? name --pid or --cgroup"),
     }
 }
@@ -167,13 +160,18 @@ pub fn text(report: &PagesReport) -> String {
         .iter()
         .map(|(why, bytes)| format!("{why} {}", short_bytes(*bytes)))
         .collect();
+    let group = |one: &GroupReport| {
+        let name = one.cgroup.as_ref().map_or("others".into(), |path| path.to_string_lossy());
+        format!("budget    {name}: {} of {}\n", short_bytes(one.fast_bytes), one.fast)
+    };
+    let groups: String = report.groups.iter().map(group).collect();
     let failed = if failed.is_empty() { "nothing".to_owned() } else { failed.join(", ") };
     format!(
         "{}: {why} after {:.1}s, mode {}; {} processes\n\
          accesses  {}: {} samples, {} lost, {} elsewhere; {} windows, {} unknown, {} slow\n\
          demand    {} asked, {} stayed, {} locked, {} dropped; {} ticks stopped, {} blind\n\
          moves     {}: {} up, {} down, {} pairs exchanged, {:.2} ns a byte; {} rounds, {} refusals; \
-         failed: {failed}\n",
+         failed: {failed}\n{groups}",
         report.target,
         report.seconds,
         report.mode.name(),

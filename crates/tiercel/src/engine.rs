@@ -137,6 +137,9 @@ fn open(
     record: Option<RecorderConfig>,
     privilege: &mut Privilege,
 ) -> Result<Engine> {
+    if !settings.budgets.is_empty() {
+        bail!("[[budget]] is of OS pages: use it with attach or run --by pages");
+    }
     let symbols = privilege.symbols()?;
     let config = DaemonConfig { record, symbols, ..DaemonConfig::new(settings)? };
     let mut remarks = Vec::new();

@@ -1,6 +1,7 @@
 //! Tiers running processes by OS page until they end or the caller stops it.
 //! In: an [`Attachment`]. Out: a [`PagesReport`]. Knows nothing of terminals.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -18,11 +19,12 @@ use tiercel_policy::pages::{
 use tiercel_sampler::{Kind, Method, Sampler};
 use tiercel_wire::{Now, Sample};
 
+use super::budgets::{Budgets, CgroupBudget};
 use super::decided::Decided;
 use super::error::AttachError;
 use super::family::{Family, Target};
 use super::questions::Questions;
-use super::report::PagesReport;
+use super::report::{GroupReport, PagesReport};
 use super::room::{ZONEINFO, read_room};
 use super::rounds::{Done, Job};
 use super::why::{Known, PageWhy, WhyError, owner};
@@ -71,8 +73,10 @@ pub struct Attachment {
     pub machine: Machine,
     /// The `[pages]` table.
     pub pages: PagesConfig,
-    /// Budget of the best tier.
+    /// Budget of the best tier, of all processes whose control groups have none.
     pub fast: Limit,
+    /// Budgets of control groups.
+    pub budgets: Vec<CgroupBudget>,
     /// What observes.
     pub sampler: Box<dyn Sampler>,
     /// What moves.
@@ -132,7 +136,6 @@ struct Attached {
     worker: Worker,
     machine: Machine,
     reserve: Reserve,
-    fast: Limit,
     window: Duration,
     began: Instant,
     clocks: Clocks,
@@ -165,10 +168,12 @@ struct Clocks {
 
 impl Attached {
     fn new(config: Attachment) -> Result<Attached, AttachError> {
-        let Attachment { target, machine, pages, fast, mut sampler, mover, socket } = config;
+        let Attachment { target, machine, pages, fast, budgets, mut sampler, mover, socket } =
+            config;
+        let budgets = Budgets::new(&budgets, fast)?;
         let (places, mut regions) = new_regions(&machine, &pages, &*sampler)?;
         let report_target = target.to_string();
-        let family = Family::new(target, &mut regions, &mut *sampler)?;
+        let family = Family::new(target, budgets, &mut regions, &mut *sampler)?;
         let os_page_bytes = Linux::default().os_page_bytes();
         let room = read_room(Path::new(ZONEINFO), os_page_bytes)?;
         let fast_nodes = places.nodes().filter(|node| places.is_fast(*node));
@@ -202,7 +207,6 @@ impl Attached {
             regions,
             sampler,
             machine,
-            fast,
             report,
         })
     }
@@ -319,6 +323,7 @@ impl Attached {
             return;
         };
         let rooms = self.rooms(&room);
+        self.report.groups = self.groups();
         let window = self.regions.window();
         let (residents, estimate) = (&mut self.regions, &self.estimate);
         let decision = self.tiering.tick(Situation { demand, residents, rooms, estimate, window });
@@ -338,18 +343,36 @@ impl Attached {
         let kept: Vec<(NodeId, u64)> =
             places.nodes().map(|node| (node, room.granted(node).to_low_bytes)).collect();
         rooms.keep_slow(&kept);
-        let on = |node| self.regions.counts(node).iter().sum::<u64>();
-        let held = |nodes: &mut dyn Iterator<Item = NodeId>| {
-            nodes.map(on).sum::<u64>() * self.os_page_bytes
-        };
-        let limit = match self.fast {
-            Limit::Capacity => return rooms,
-            Limit::Bytes(bytes) => bytes,
-            Limit::ShareOfPeak(share) => saturating_u64(held(&mut places.nodes()) as f64 * share),
-        };
-        let fast = held(&mut places.nodes().filter(|node| places.is_fast(*node)));
-        rooms.limit(GroupId(0), signed(limit) - signed(fast));
+        let fast = self.regions.held(|node| places.is_fast(node));
+        let all = self.regions.held(|_| true);
+        for (group, limit, _) in self.family.budgets.groups() {
+            let bytes = |held: &BTreeMap<GroupId, u64>| {
+                held.get(&group).copied().unwrap_or(0) * self.os_page_bytes
+            };
+            let limit = match limit {
+                Limit::Capacity => continue,
+                Limit::Bytes(bytes) => bytes,
+                Limit::ShareOfPeak(share) => saturating_u64(bytes(&all) as f64 * share),
+            };
+            rooms.limit(group, signed(limit) - signed(bytes(&fast)));
+        }
         rooms
+    }
+
+    /// What groups hold, where control groups have budgets.
+    fn groups(&self) -> Vec<GroupReport> {
+        let budgets = &self.family.budgets;
+        if !budgets.is_by_group() {
+            return Vec::new();
+        }
+        let places = self.tiering.places();
+        let held = self.regions.held(|node| places.is_fast(node));
+        let report = |(group, limit, cgroup): (GroupId, Limit, Option<&Path>)| GroupReport {
+            cgroup: cgroup.map(Path::to_owned),
+            fast: limit.to_string(),
+            fast_bytes: held.get(&group).copied().unwrap_or(0) * self.os_page_bytes,
+        };
+        budgets.groups().map(report).collect()
     }
 
     /// Notes where moves have brought memory.

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use tiercel_ledger::regions::Regions;
 use tiercel_sampler::Sampler;
 
+use super::budgets::Budgets;
 use super::error::{AttachError, refusal};
 use super::watched::Watched;
 use crate::clients::children::children_of;
@@ -69,6 +70,7 @@ impl Target {
 /// See the module.
 pub(super) struct Family {
     target: Target,
+    pub budgets: Budgets,
     members: BTreeMap<u32, Watched>,
     /// Processes that belong to it and cannot be tiered: another user's, or already ending.
     refused: BTreeSet<u32>,
@@ -81,12 +83,13 @@ impl Family {
     /// The target is gone, empty or another's, or the sampler refuses all of it.
     pub fn new(
         target: Target,
+        budgets: Budgets,
         regions: &mut Regions,
         sampler: &mut dyn Sampler,
     ) -> Result<Family, AttachError> {
         target.check()?;
         let (members, refused) = (BTreeMap::new(), BTreeSet::new());
-        let mut family = Family { target, members, refused, seen: 0 };
+        let mut family = Family { target, budgets, members, refused, seen: 0 };
         let mut last = None;
         for pid in family.target.members(&[]) {
             last = family.admit(pid, regions, sampler).err().or(last);
@@ -113,11 +116,23 @@ impl Family {
                 sampler.detach(pid);
             }
         }
+        self.regroup(regions);
         self.refused.retain(|pid| now.contains(pid));
         for pid in now {
             let is_new = !self.members.contains_key(&pid) && !self.refused.contains(&pid);
             if is_new && self.admit(pid, regions, sampler).is_err() {
                 self.refused.insert(pid);
+            }
+        }
+    }
+
+    /// Moves memory of processes that went to another control group to its budget.
+    fn regroup(&mut self, regions: &mut Regions) {
+        for (pid, watched) in &mut self.members {
+            let group = self.budgets.group_of(*pid);
+            if group != watched.group {
+                watched.group = group;
+                watched.read_maps(regions);
             }
         }
     }
@@ -130,6 +145,7 @@ impl Family {
     ) -> Result<(), AttachError> {
         let mut watched = Watched::new(pid).map_err(|errno| refusal(pid, errno))?;
         sampler.attach(pid)?;
+        watched.group = self.budgets.group_of(pid);
         watched.read_maps(regions);
         watched.read_huge(regions);
         self.members.insert(pid, watched);

@@ -9,6 +9,7 @@
 //! ```
 
 mod attached;
+mod budgets;
 mod decided;
 mod error;
 mod family;
@@ -22,9 +23,10 @@ mod why;
 mod worker;
 
 pub use attached::{Attachment, attach, check};
+pub use budgets::{BUDGETS_MAX, CgroupBudget, directory};
 pub use decided::{Decision, LastDecision, MoveResult};
 pub use error::AttachError;
 pub use family::Target;
-pub use report::PagesReport;
+pub use report::{GroupReport, PagesReport};
 pub use room::support;
 pub use why::PageWhy;

@@ -2,6 +2,7 @@
 //! In: decisions, outcomes. Out: [`PagesReport`]. Knows nothing of how it is shown.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use serde::Serialize;
 use tiercel_ledger::movement::{Outcome, Reason};
@@ -9,6 +10,17 @@ use tiercel_policy::pages::{Mode, PageDecision};
 
 use super::rounds::Done;
 use crate::moves::log::kebab;
+
+/// What processes that share a budget held of the best tier at the last decision.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct GroupReport {
+    /// Their control group; `None`: all that have no budget of their own.
+    pub cgroup: Option<PathBuf>,
+    /// Their budget.
+    pub fast: String,
+    /// Bytes in the best tier.
+    pub fast_bytes: u64,
+}
 
 /// See the module.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -63,6 +75,8 @@ pub struct PagesReport {
     pub demoted_bytes: u64,
     /// Bytes that did not move, by reason.
     pub failed_bytes: BTreeMap<String, u64>,
+    /// Groups of processes, where control groups have budgets.
+    pub groups: Vec<GroupReport>,
     /// Measured cost of moves, nanoseconds a byte.
     pub move_ns_per_byte: f64,
 }

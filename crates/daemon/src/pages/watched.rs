@@ -23,6 +23,8 @@ pub struct Watched {
     pub os_page_bytes: u64,
     /// Whether its memory is looked at for huge OS pages.
     pub is_huge: bool,
+    /// Whose budget its memory counts to.
+    pub group: GroupId,
 }
 
 impl Watched {
@@ -34,7 +36,8 @@ impl Watched {
         let mut kernel = Linux::default();
         let os_page_bytes = kernel.os_page_bytes();
         kernel.move_pages(pid, &[], None, &mut [])?;
-        Ok(Watched { pid, handle, kernel, os_page_bytes, is_huge: false })
+        let group = GroupId(0);
+        Ok(Watched { pid, handle, kernel, os_page_bytes, is_huge: false, group })
     }
 
     /// Whether it has ended.
@@ -47,7 +50,7 @@ impl Watched {
     /// Reads what is mapped.
     pub fn read_maps(&mut self, regions: &mut Regions) {
         if let Some(text) = self.read("maps") {
-            regions.set_mappings(self.pid, GroupId(0), &maps::areas(&text));
+            regions.set_mappings(self.pid, self.group, &maps::areas(&text));
         }
     }
 

@@ -301,6 +301,19 @@ impl Regions {
         counts
     }
 
+    /// OS pages that each group has on some nodes.
+    pub fn held(&self, is_meant: impl Fn(NodeId) -> bool) -> BTreeMap<GroupId, u64> {
+        let meant = self.codes.iter().filter(|(node, _)| is_meant(**node));
+        let meant: Vec<u8> = meant.map(|(_, code)| *code).collect();
+        let mut held = BTreeMap::new();
+        let pieces = self.blocks.iter().flat_map(|block| &block.pieces);
+        for piece in pieces.filter(|piece| piece.pid != 0) {
+            let on = |code: &u8| u64::from(planes::count(&self.tables.having(piece.node, *code)));
+            *held.entry(piece.group).or_default() += meant.iter().map(on).sum::<u64>();
+        }
+        held
+    }
+
     /// Bytes that the ledger takes.
     pub fn bytes(&self) -> usize {
         let block =
