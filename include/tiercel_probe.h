@@ -20,23 +20,34 @@
 /* 2^32 divided by the golden ratio, odd: Knuth, The Art of Computer Programming 3, 6.4. */
 #define TIERCEL_PROBE_HASH 0x9E3779B1u
 
-/* `what` of an access: flags, and its bytes from this bit on. */
+/* `what` of an access: flags, its pattern, and its bytes from this bit on. */
 #define TIERCEL_PROBE_WRITES 1u  /* its first access writes: a miss is one of a store */
 #define TIERCEL_PROBE_DIRTIES 2u /* one of its accesses writes */
+#define TIERCEL_PROBE_PATTERN_SHIFT 2
 #define TIERCEL_PROBE_SPAN_SHIFT 8
 
+/* In what order an access goes through memory, as far as the code shows: two bits of `what`. The
+ * numbers are those of Pattern in crates/wire. */
+enum tiercel_probe_pattern {
+    TIERCEL_PROBE_RANDOM = 0, /* none that the code shows */
+    TIERCEL_PROBE_SEQUENTIAL, /* line by line */
+    TIERCEL_PROBE_STRIDED,    /* by more than a line, the same each time */
+    TIERCEL_PROBE_CHASED      /* to where what was loaded before says */
+};
+
 /* One more with each change of this file that either side can notice. */
-#define TIERCEL_PROBE_VERSION 1u
+#define TIERCEL_PROBE_VERSION 2u
 
 /* What a module of compiled code brings: an executable or a shared library. */
 struct tiercel_probe_module {
     uint32_t version;
     uint32_t pad;
     uint32_t *limit;
-    /* Called with accesses to sampled lines; `what` has their span, of at most two lines. */
-    void (**access)(uintptr_t addr, uint32_t what);
+    /* Called with accesses to sampled lines; `what` has their span, of at most two lines, `from` is
+     * where the compiled code goes on. */
+    void (**access)(uintptr_t addr, uint32_t what, uintptr_t from);
     /* Called with all ranges while the limit is not 0. */
-    void (**range)(uintptr_t addr, uintptr_t bytes, uint32_t what);
+    void (**range)(uintptr_t addr, uintptr_t bytes, uint32_t what, uintptr_t from);
 };
 
 #if defined(__cplusplus)

@@ -42,7 +42,7 @@
 
 #define TCL_MAGIC 0x4c435254u /* "TRCL", little endian */
 /* One more with each change of this file that either side can notice. */
-#define TCL_WIRE_VERSION 10u
+#define TCL_WIRE_VERSION 11u
 
 #define TCL_PAGE 4096u /* bytes of an OS page, the smallest that the supported machines have */
 
@@ -62,7 +62,8 @@ enum tcl_record_kind {
     TCL_HEAD = 9,    /* addr, size: the first bytes of the object of this version are bound to this
                       * arena, which was charged; follows its BORN in the same ring */
     TCL_MISSES = 10  /* addr: an OS page; size = reads | writes << 32, carve = lines made dirty:
-                      * what compiled code (tiercel_probe.h) missed there, until this time */
+                      * what compiled code (tiercel_probe.h) missed there, until this time. site:
+                      * the code that did so last, generation: enum tiercel_probe_pattern of it */
 };
 
 enum tcl_record_flags {

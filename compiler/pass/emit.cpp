@@ -46,8 +46,7 @@ class Emitter {
         }
         if (one.first.lane_on)
             is_sampled = build.CreateAnd(is_sampled, one.first.lane_on);
-        IRBuilder<> rarely(then(is_sampled, one.first.at));
-        call(rarely, access, {low, what(one, one.span())});
+        call(then(is_sampled, one.first.at), one, access, {low, what(one, one.span())});
     }
 
   private:
@@ -69,13 +68,19 @@ class Emitter {
         return callee;
     }
 
-    void call(IRBuilder<> &build, FunctionCallee callee, ArrayRef<Value *> arguments) {
+    /* Its return address stands for the access: it has that one's line. */
+    void call(Instruction *before, const Check &one, FunctionCallee callee,
+              ArrayRef<Value *> arguments) {
+        IRBuilder<> build(before);
+        if (one.where)
+            build.SetCurrentDebugLocation(one.where);
         build.CreateCall(callee, arguments)->setCallingConv(CallingConv::PreserveMost);
     }
 
     Constant *what(const Check &one, uint64_t span) {
         uint32_t flags = (one.first.writes ? TIERCEL_PROBE_WRITES : 0) |
-                         (one.dirties ? TIERCEL_PROBE_DIRTIES : 0);
+                         (one.dirties ? TIERCEL_PROBE_DIRTIES : 0) |
+                         one.pattern << TIERCEL_PROBE_PATTERN_SHIFT;
         return ConstantInt::get(word, flags | span << TIERCEL_PROBE_SPAN_SHIFT);
     }
 
@@ -99,8 +104,7 @@ class Emitter {
         Value *is_on = build.CreateICmpNE(load_limit(build), ConstantInt::get(word, 0));
         Value *bytes = one.first.length ? build.CreateZExtOrTrunc(one.first.length, address)
                                         : ConstantInt::get(address, one.span());
-        IRBuilder<> rarely(then(is_on, one.first.at));
-        call(rarely, range, {at, bytes, what(one, 0)});
+        call(then(is_on, one.first.at), one, range, {at, bytes, what(one, 0)});
     }
 
     /* The leading edge is in a line that it was not in an iteration ago. */
@@ -114,8 +118,7 @@ class Emitter {
             before = then(has_entered(build, offset, one.step), before);
         }
         IRBuilder<> entered(before);
-        IRBuilder<> rarely(then(sampled(entered, lead), before));
-        call(rarely, access, {lead, what(one, 1)});
+        call(then(sampled(entered, lead), before), one, access, {lead, what(one, 1)});
     }
 
     Value *has_entered(IRBuilder<> &build, Value *offset, int64_t step) {

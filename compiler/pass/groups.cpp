@@ -3,6 +3,7 @@
  * groups.cpp: see groups.h.
  */
 #include "groups.h"
+#include "pattern.h"
 #include <cstdlib>
 #include <llvm/Analysis/ScalarEvolutionExpressions.h>
 #include <llvm/IR/Module.h>
@@ -33,6 +34,7 @@ class Block {
         fresh.high = static_cast<int64_t>(access.bytes);
         fresh.align = access.align;
         fresh.dirties = access.writes;
+        fresh.where = access.at->getDebugLoc();
         if (!can_merge(access))
             return out.push_back(fresh);
         fresh.address = evolution.getSCEV(access.pointer);
@@ -132,12 +134,12 @@ class Loops {
     }
 };
 
-void group_block(BasicBlock &block, ScalarEvolution &evolution, std::vector<Check> &out) {
+void group_block(BasicBlock &block, const Analyses &known, std::vector<Check> &out) {
     std::vector<Access> accesses = accesses_of(block);
     if (accesses.empty())
         return;
     std::vector<Check> checks;
-    Block groups(evolution, checks);
+    Block groups(known.evolution, checks);
     auto next = accesses.begin();
     for (Instruction &at : block) {
         for (; next != accesses.end() && next->at == &at; ++next)
@@ -145,6 +147,7 @@ void group_block(BasicBlock &block, ScalarEvolution &evolution, std::vector<Chec
         if (is_barrier(at))
             groups.close();
     }
+    find_patterns(checks, known);
     out.insert(out.end(), checks.begin(), checks.end());
 }
 
@@ -157,7 +160,7 @@ bool Check::straddles() const {
 std::vector<Check> checks_of(Function &function, const Analyses &known) {
     std::vector<Check> found, checks;
     for (BasicBlock &block : function)
-        group_block(block, known.evolution, found);
+        group_block(block, known, found);
     Loops loops(function, known);
     for (Check &check : found) {
         loops.hoist(check, checks);

@@ -19,6 +19,7 @@
 #include "accesses.h"
 #include <llvm/Analysis/LoopInfo.h>
 #include <llvm/Analysis/ScalarEvolution.h>
+#include <llvm/IR/DebugLoc.h>
 #include <llvm/IR/Dominators.h>
 
 namespace tiercel {
@@ -33,6 +34,8 @@ struct Check {
      * line. */
     int64_t step = 0;
     const llvm::SCEV *address = nullptr;
+    uint32_t pattern = 0;     /* enum tiercel_probe_pattern */
+    llvm::DebugLoc where;     /* of the access, wherever the check stands */
 
     uint64_t span() const { return static_cast<uint64_t>(high - low); }
     /* Whether it may be in two lines. */

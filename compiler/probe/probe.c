@@ -17,8 +17,8 @@ __attribute__((weak)) void tiercel_probe_join(const struct tiercel_probe_module 
 __attribute__((weak)) void tiercel_probe_leave(const struct tiercel_probe_module *module);
 
 HIDDEN uint32_t tiercel_probe_limit;
-static void (*access_hook)(uintptr_t addr, uint32_t what);
-static void (*range_hook)(uintptr_t addr, uintptr_t bytes, uint32_t what);
+static void (*access_hook)(uintptr_t addr, uint32_t what, uintptr_t from);
+static void (*range_hook)(uintptr_t addr, uintptr_t bytes, uint32_t what, uintptr_t from);
 
 static const struct tiercel_probe_module module = {.version = TIERCEL_PROBE_VERSION,
                                                    .limit = &tiercel_probe_limit,
@@ -27,12 +27,12 @@ static const struct tiercel_probe_module module = {.version = TIERCEL_PROBE_VERS
 
 FROM_CODE void tiercel_probe_access(uintptr_t addr, uint32_t what) {
     if (access_hook)
-        access_hook(addr, what);
+        access_hook(addr, what, (uintptr_t)__builtin_return_address(0));
 }
 
 FROM_CODE void tiercel_probe_range(uintptr_t addr, uintptr_t bytes, uint32_t what) {
     if (range_hook)
-        range_hook(addr, bytes, what);
+        range_hook(addr, bytes, what, (uintptr_t)__builtin_return_address(0));
 }
 
 __attribute__((constructor)) static void join(void) {

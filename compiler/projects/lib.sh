@@ -21,3 +21,16 @@ records() {
     "$TIERCEL" profile show app.profile
     "$TIERCEL" profile show --json app.profile | grep -qE '"(reads|writes)":[1-9]'
 }
+
+# The user of files whose owner has no number here.
+USER_ID=65534
+
+# command...: runs it as that user where root calls, who then owns the working folder
+as_user() {
+    if [ "$(id -u)" = 0 ]; then
+        chown -R "$USER_ID" .
+        setpriv --reuid="$USER_ID" --clear-groups "$@"
+    else
+        "$@"
+    fi
+}

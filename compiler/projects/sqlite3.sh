@@ -7,7 +7,8 @@ make -j"$JOBS"
 has_checks sqlite3 .libs/libsqlite3.so
 make -j"$JOBS" testfixture
 has_checks testfixture
-./testfixture ../test/veryquick.test
+# They refuse root, whom no permission stops.
+as_user ./testfixture ../test/veryquick.test
 
 cat >queries <<'SQL'
 create table t(id integer primary key, word text, big integer);

@@ -2,7 +2,8 @@
  *
  * lines.c: the probe reports each line that patterns.c accesses, and no other.
  * In: nothing. Out: a line for each pattern that is wrong; exit status 1 then. It takes the place
- * of the runtime. With an argument, sequential patterns may cost one call a line and no more.
+ * of the runtime. With an argument, which is for optimised code, sequential patterns may cost one
+ * call a line and no more, and each has the pattern that it shows.
  */
 #include "../../include/tiercel_probe.h"
 #include "patterns.h"
@@ -17,6 +18,7 @@
 static _Alignas(4096) char memory[2 * BYTES];
 static bool seen[2 * LINES], dirty[2 * LINES], wanted[2 * LINES], wanted_dirty[2 * LINES];
 static unsigned long calls;
+static unsigned shown; /* patterns: a bit each */
 static bool is_on, is_strict, has_failed;
 
 static void note_lines(bool *touched, bool *written, uintptr_t from, uintptr_t bytes, bool writes) {
@@ -29,14 +31,16 @@ static void note_lines(bool *touched, bool *written, uintptr_t from, uintptr_t b
     }
 }
 
-static void range(uintptr_t addr, uintptr_t bytes, uint32_t what) {
+static void range(uintptr_t addr, uintptr_t bytes, uint32_t what, uintptr_t from) {
+    (void)from;
     if (is_on)
         note_lines(seen, dirty, addr, bytes, what & TIERCEL_PROBE_DIRTIES);
 }
 
-static void access_(uintptr_t addr, uint32_t what) {
+static void access_(uintptr_t addr, uint32_t what, uintptr_t from) {
     calls += is_on;
-    range(addr, what >> TIERCEL_PROBE_SPAN_SHIFT, what);
+    shown |= (unsigned)is_on << (what >> TIERCEL_PROBE_PATTERN_SHIFT & 3);
+    range(addr, what >> TIERCEL_PROBE_SPAN_SHIFT, what, from);
 }
 
 void tiercel_probe_join(const struct tiercel_probe_module *module) {
@@ -57,7 +61,7 @@ static void want(const void *from, size_t bytes, bool writes) {
 static void begin(void) {
     memset(seen, 0, sizeof(seen));
     memset(dirty, 0, sizeof(dirty));
-    calls = 0;
+    calls = shown = 0;
     is_on = true;
 }
 
@@ -82,16 +86,27 @@ static void end(const char *name, unsigned long calls_max) {
 /* Runs `call`, whose accesses were named by `want`. `calls_max` 0: any number. */
 #define RUN(calls_max, call) (begin(), (void)(call), end(#call, calls_max))
 
+/* What the last pattern showed, if it accessed anything at all. */
+static void shows(const char *name, unsigned patterns) {
+    if (is_strict && shown && shown != patterns) {
+        printf("%s: patterns %x, wanted %x\n", name, shown, patterns);
+        has_failed = true;
+    }
+}
+#define ONE(name) (1u << TIERCEL_PROBE_##name)
+
 /* One call for each line, and some: before the loop, and after it for what vectors leave over. */
 #define EACH_LINE(bytes) ((bytes) / LINE + 16)
 
 static void sequential(double *a, size_t n) {
     want(a, n * 8, false);
     RUN(EACH_LINE(n * 8), forward(a, n));
+    shows("forward", ONE(SEQUENTIAL));
     want(a, n * 4, false);
     RUN(EACH_LINE(n * 4), forward_floats((float *)a, n));
     want(a, n * 8, false);
     RUN(EACH_LINE(n * 8), backward(a, n));
+    shows("backward", ONE(SEQUENTIAL));
     want(a, n * 8, true);
     RUN(EACH_LINE(n * 8), increment(a, n));
     for (size_t i = 0; i < n; i += 3)
@@ -100,6 +115,7 @@ static void sequential(double *a, size_t n) {
     for (size_t i = 0; i < n * 8; i += 200)
         want((char *)a + i, 1, false);
     RUN(0, far_apart((char *)a, n * 8));
+    shows("far_apart", ONE(STRIDED));
     want(a, n * 8, true);
     RUN(0, count_up((int64_t *)a, n));
     for (size_t column = 0; column < 4; column++)
@@ -146,6 +162,7 @@ static void records(struct record *a, size_t n) {
         want(&a[i].next, 16, false);
     }
     RUN(0, chase(a));
+    shows("chase", ONE(CHASED));
     want(&a[3], sizeof(*a), false);
     want(&a[9], sizeof(*a), true);
     RUN(0, assign(&a[9], &a[3]));
@@ -158,6 +175,7 @@ static void indirect(double *a, int32_t *at, size_t n) {
     }
     want(at, n * 4, false);
     RUN(0, gather(a, at, n));
+    shows("gather", ONE(SEQUENTIAL) | ONE(RANDOM));
     for (size_t i = 0; i < n; i++)
         want(a + at[i], 8, true);
     want(at, n * 4, false);

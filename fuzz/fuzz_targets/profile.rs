@@ -68,6 +68,7 @@ fn good() -> Profile {
                     weight: 100,
                     around: None,
                     cpu: None,
+                    by: None,
                 };
                 recorder.sampled(&sample);
                 let event = Event::Accessed { sample, life: None };

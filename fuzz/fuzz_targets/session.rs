@@ -212,7 +212,7 @@ fn record(input: &mut Unstructured<'_>) -> Result<Record> {
         }
         6 if bytes % 20480 == 0 => {
             let (reads, writes, dirtied) = (version.carve, site, version.carve % 3);
-            Record::Misses { addr, reads, writes, dirtied, tid: 0, time_ns }
+            Record::Misses { addr, reads, writes, dirtied, by: None, tid: 0, time_ns }
         }
         6 => Record::Cut { addr, bytes, version, time_ns },
         _ => Record::Phase { number: small(input)?.into(), time_ns },
@@ -253,6 +253,7 @@ fn samples(input: &mut Unstructured<'_>) -> Result<Vec<Sample>> {
         weight,
         around: None,
         cpu: None,
+        by: None,
     };
     Ok((0..count).map(sample).collect())
 }

@@ -36,7 +36,9 @@ static bool report_cell(const struct tcl_cell *cell) {
                                 .reads = cell->reads,
                                 .writes = cell->writes,
                                 .dirtied = cell->dirtied,
-                                .time = cell->time};
+                                .time = cell->time,
+                                .site = tcl_site_of_code(cell->from),
+                                .pattern = cell->pattern};
     return tcl_note_misses(&misses);
 }
 
@@ -115,6 +117,8 @@ void tcl_cells_count(struct tcl_cells *all, uintptr_t addr, struct tcl_miss miss
     cell->reads += miss.reads;
     cell->writes += miss.writes;
     cell->dirtied += miss.dirties;
+    cell->from = miss.from;
+    cell->pattern = miss.pattern;
     sweep_if_due(all);
 }
 

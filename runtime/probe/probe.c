@@ -122,6 +122,12 @@ static bool is_dirty_in_last_level(uint64_t line) {
     return is_dirty;
 }
 
+/* What compiled code says of an access. */
+struct probe_access {
+    uint32_t what;
+    uintptr_t from;
+};
+
 /* Brings a line into L1 that is not there; how the further levels had it. */
 static enum tcl_cached fetch(struct probe_thread *thread, uint64_t line, bool dirties) {
     enum tcl_cached was = tcl_cache_use(&thread->l2, line, false);
@@ -135,8 +141,9 @@ static enum tcl_cached fetch(struct probe_thread *thread, uint64_t line, bool di
     return was;
 }
 
-static void filter(struct probe_thread *thread, uint64_t line, uint32_t what) {
-    bool dirties = what & TIERCEL_PROBE_DIRTIES, is_write = what & TIERCEL_PROBE_WRITES;
+static void filter(struct probe_thread *thread, uint64_t line, struct probe_access access) {
+    bool dirties = access.what & TIERCEL_PROBE_DIRTIES;
+    bool is_write = access.what & TIERCEL_PROBE_WRITES;
     bool misses = false;
     enum tcl_cached was = tcl_cache_use(&thread->l1, line, dirties);
     if (!was) {
@@ -147,7 +154,11 @@ static void filter(struct probe_thread *thread, uint64_t line, uint32_t what) {
         was = TCL_CACHED_DIRTY;
     }
     bool is_first_write = dirties && was != TCL_CACHED_DIRTY;
-    struct tcl_miss miss = {misses && !is_write, misses && is_write, is_first_write};
+    struct tcl_miss miss = {.reads = misses && !is_write,
+                            .writes = misses && is_write,
+                            .dirties = is_first_write,
+                            .pattern = access.what >> TIERCEL_PROBE_PATTERN_SHIFT & 3,
+                            .from = access.from};
     if (misses || is_first_write)
         tcl_cells_count(&thread->cells, line << TCL_LINE_SHIFT, miss);
 }
@@ -162,12 +173,13 @@ static inline bool is_repeated(const struct probe_thread *thread, uint64_t line,
     return thread->last == line + 1 && (!dirties || thread->last_was_written);
 }
 
-static inline void access_line(struct probe_thread *thread, uint64_t line, uint32_t what) {
-    if (is_repeated(thread, line, what))
+static inline void access_line(struct probe_thread *thread, uint64_t line,
+                               struct probe_access access) {
+    if (is_repeated(thread, line, access.what))
         return;
-    thread->last_was_written = what & TIERCEL_PROBE_DIRTIES;
+    thread->last_was_written = access.what & TIERCEL_PROBE_DIRTIES;
     thread->last = line + 1;
-    filter(thread, line, what);
+    filter(thread, line, access);
 }
 
 /* ---- Threads --------------------------------------------------------------------------------- */
@@ -231,28 +243,30 @@ static inline void give_back(struct probe_thread *thread) {
 
 /* Lines from the first to the last. Not inlined, so that only what is filtered pays for its
  * frame. */
-__attribute__((noinline)) static void access_lines(uint64_t first, uint64_t last, uint32_t what) {
+__attribute__((noinline)) static void access_lines(uint64_t first, uint64_t last,
+                                                   struct probe_access access) {
     struct probe_thread *thread = take_thread();
     if (!thread)
         return;
     for (uint64_t line = first; line <= last; line++)
         if (is_sampled(line))
-            access_line(thread, line, what);
+            access_line(thread, line, access);
     give_back(thread);
 }
 
-static void access_hook(uintptr_t addr, uint32_t what) {
+static void access_hook(uintptr_t addr, uint32_t what, uintptr_t from) {
     uint64_t first = addr >> TCL_LINE_SHIFT;
     uint64_t last = (addr + (what >> TIERCEL_PROBE_SPAN_SHIFT) - 1) >> TCL_LINE_SHIFT;
     const struct probe_thread *thread = mine;
     if (tcl_likely(thread && first == last && is_repeated(thread, first, what)))
         return;
-    access_lines(first, last, what);
+    access_lines(first, last, (struct probe_access){what, from});
 }
 
-static void range_hook(uintptr_t addr, uintptr_t bytes, uint32_t what) {
+static void range_hook(uintptr_t addr, uintptr_t bytes, uint32_t what, uintptr_t from) {
     if (bytes && addr + bytes >= addr)
-        access_lines(addr >> TCL_LINE_SHIFT, (addr + bytes - 1) >> TCL_LINE_SHIFT, what);
+        access_lines(addr >> TCL_LINE_SHIFT, (addr + bytes - 1) >> TCL_LINE_SHIFT,
+                     (struct probe_access){what, from});
 }
 
 void tcl_probe_thread_ends(void) {

@@ -74,6 +74,7 @@ struct tcl_cell {
     uint32_t reads, writes, dirtied;
     uint32_t stamp; /* tcl_probe_stamp of the page when it was first missed */
     uint64_t time;  /* of the last miss: as tcl_misses.time */
+    uint64_t from : 56, pattern : 8; /* of the last miss: as in struct tcl_miss */
 };
 
 struct tcl_cells {
@@ -88,6 +89,8 @@ struct tcl_cells {
 /* Counts what one access did: of each 0 or 1. */
 struct tcl_miss {
     bool reads, writes, dirties;
+    uint8_t pattern; /* enum tiercel_probe_pattern */
+    uintptr_t from;  /* where the code that accessed goes on */
 };
 TCL_HIDDEN void tcl_cells_count(struct tcl_cells *cells, uintptr_t addr, struct tcl_miss miss);
 /* Reports all that is in the cells; waits for the daemon where the ring is full. */

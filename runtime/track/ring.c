@@ -290,7 +290,10 @@ bool tcl_note_misses(const struct tcl_misses *misses) {
         mine->is_busy = 0;
         return false;
     }
-    struct tcl_use use = {.addr = misses->page, .carve = (uint32_t)scaled(misses->dirtied)};
+    struct tcl_use use = {.addr = misses->page,
+                          .carve = (uint32_t)scaled(misses->dirtied),
+                          .site = misses->site,
+                          .generation = (uint16_t)misses->pattern};
     struct tcl_instant time = {misses->time, (uint8_t)(misses->time >> 56)};
     write_slot(mine, &use, scaled(misses->reads) | scaled(misses->writes) << 32, TCL_MISSES, time);
     return true;

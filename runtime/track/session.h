@@ -175,6 +175,8 @@ struct tcl_misses {
     uint64_t page; /* address */
     uint32_t reads, writes, dirtied; /* among sampled lines */
     uint64_t time; /* of the last one: TCL_TIME_BITS of it, the flag of its clock from bit 56 on */
+    uint32_t site; /* of the code that missed last; 0: not known */
+    uint32_t pattern; /* enum tiercel_probe_pattern of it */
 };
 /* Writes a record; false where the ring has room for objects' records only. */
 TCL_HIDDEN bool tcl_note_misses(const struct tcl_misses *misses);
@@ -278,6 +280,8 @@ TCL_HIDDEN bool tcl_site_of_segment(uintptr_t start, enum tcl_site_kind kind, ui
 
 /* The hash of a site's frames, stable from run to run; 0 for the unknown site. */
 TCL_HIDDEN uint64_t tcl_site_hash(uint32_t id);
+/* The site whose only frame is this return address: code that accesses memory. 0: none is left. */
+TCL_HIDDEN uint32_t tcl_site_of_code(uintptr_t from);
 
 /* Called for each frame of a walk, innermost first, with its return address and the distance in
  * bytes on the stack from the inner frame's return address to this one's; 0 where that varies from

@@ -29,6 +29,9 @@
 #define KEYS (1u << 16)
 /* Cached distances: 2^13 * 8 bytes = 64 KiB. Chosen, not measured. */
 #define STEPS (1u << 13)
+/* Cached code that accesses memory: 2^13 * 8 bytes = 64 KiB; and how much of it gets a number, so
+ * that allocation sites keep most. Chosen, not measured. */
+#define CODES (1u << 13)
 /* At most half full, so that every search ends at an empty place. */
 #define INDEX (TCL_SITES_MAX * 2)
 /* Return addresses of a key beyond the first. Chosen, not measured: a wrapper or two between the
@@ -64,6 +67,8 @@ struct tables {
     _Atomic uint64_t keys[KEYS];   /* tag << 16 | site; 0 empty */
     _Atomic uint64_t steps[STEPS]; /* return address << 16 | distance / 8; 0 empty */
     _Atomic uint16_t walks[STEPS]; /* by return address */
+    _Atomic uint64_t codes[CODES]; /* return address << 16 | site; 0 empty */
+    uint32_t code_count;           /* under site_lock */
 };
 static struct tables *tables;
 static uint32_t site_count, module_count; /* under site_lock; 0 is "unknown" */
@@ -245,6 +250,9 @@ void tcl_site_forget(void) {
     for (size_t i = 0; i < KEYS; i++)
         if (atomic_load_explicit(&tables->keys[i], memory_order_relaxed))
             atomic_store_explicit(&tables->keys[i], 0, memory_order_relaxed);
+    for (size_t i = 0; i < CODES; i++)
+        if (atomic_load_explicit(&tables->codes[i], memory_order_relaxed))
+            atomic_store_explicit(&tables->codes[i], 0, memory_order_relaxed);
     for (size_t i = 0; i < STEPS; i++)
         if (atomic_load_explicit(&tables->steps[i], memory_order_relaxed))
             atomic_store_explicit(&tables->steps[i], 0, memory_order_relaxed);
@@ -456,6 +464,34 @@ uint32_t tcl_site_here(void *return_address, void *frame_address) {
         slot = &tables->keys[(key % KEYS) ^ 1];
     atomic_store_explicit(slot, (key & ~0xffffull) | site, memory_order_relaxed);
     return site;
+}
+
+__attribute__((noinline)) static uint32_t number_code(uintptr_t from) {
+    struct tcl_site site = {.hash = HASH_BEGIN};
+    if (!tcl_lock(&tcl_process->site_lock))
+        return LOCK_BUSY;
+    uint32_t id = 0, before = site_count;
+    if (tables->code_count < CODES) {
+        add_frame(&site, module_of(from - 1), from);
+        id = intern(&site);
+        tables->code_count += site_count - before;
+    }
+    tcl_unlock(&tcl_process->site_lock);
+    return id;
+}
+
+uint32_t tcl_site_of_code(uintptr_t from) {
+    if (tcl_unlikely(!tcl_attached() || !from))
+        return 0;
+    _Atomic uint64_t *slot = &tables->codes[mix(from, 3) % CODES];
+    uint64_t entry = atomic_load_explicit(slot, memory_order_relaxed);
+    if (tcl_likely(entry >> 16 == from))
+        return (uint32_t)(entry & 0xffff);
+    uint32_t id = number_code(from);
+    if (id == LOCK_BUSY)
+        return 0;
+    atomic_store_explicit(slot, (uint64_t)from << 16 | id, memory_order_relaxed);
+    return id;
 }
 
 _Atomic uint32_t tcl_calls_forgotten;

@@ -160,6 +160,7 @@ fn twelve_arrays() -> Profile {
                 weight: 4096,
                 around: None,
                 cpu: None,
+                by: None,
             });
         }
     }

@@ -222,6 +222,7 @@ impl IntervalInput {
             weight: 4096,
             around: None,
             cpu: None,
+            by: None,
         };
         let mut samples: Vec<_> = (0..SAMPLES).map(|_| sample(random)).collect();
         // A sampler drains its buffers process by process.

@@ -43,6 +43,7 @@ fn sample(page: u64, from_ns: u64, until_ns: u64) -> Sample {
         weight: WEIGHT,
         around: None,
         cpu: None,
+        by: None,
     }
 }
 

@@ -47,6 +47,7 @@ fn sample(page: u64) -> Sample {
         weight: 1,
         around: None,
         cpu: None,
+        by: None,
     }
 }
 

@@ -52,6 +52,7 @@ impl World {
                 weight: 1000,
                 around: None,
                 cpu: None,
+                by: None,
             });
         }
     }

@@ -58,6 +58,7 @@ impl World {
             weight,
             around: None,
             cpu: None,
+            by: None,
         };
         self.ledger.sample(&sample);
     }
@@ -247,6 +248,7 @@ fn samples_are_accounted_for_to_the_last() {
         weight: 1,
         around: None,
         cpu: None,
+        by: None,
     };
     world.ledger.sample(&stranger);
     let counts = world.tick().counts;

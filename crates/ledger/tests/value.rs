@@ -36,8 +36,8 @@ fn record(addr: u64, bytes: u64) -> Record {
 fn sample(addr: u64, at_ms: u64) -> Sample {
     let (from_ns, until_ns) = (at_ms * 1_000_000, at_ms * 1_000_000);
     let (kind, latency_ns, node, around) = (AccessKind::Read, None, None, None);
-    let (pid, tid, cpu, weight) = (PID, 0, None, 1000);
-    Sample { from_ns, until_ns, pid, tid, cpu, addr, kind, latency_ns, node, weight, around }
+    let (pid, tid, cpu, by, weight) = (PID, 0, None, None, 1000);
+    Sample { from_ns, until_ns, pid, tid, cpu, addr, kind, latency_ns, node, weight, around, by }
 }
 
 /// Samples every 10 ms for so many ticks of 100 ms.

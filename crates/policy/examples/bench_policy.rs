@@ -90,6 +90,7 @@ fn ledger(extents: u64) -> Ledger {
             weight: 4096,
             around: None,
             cpu: None,
+            by: None,
         };
         ledger.sample(&sample);
     }

@@ -96,6 +96,7 @@ fn ledger() -> Ledger {
             weight: 1 << 20,
             around: None,
             cpu: None,
+            by: None,
         });
     }
     ledger.tick(4000);

@@ -3,12 +3,14 @@
 
 use std::collections::HashSet;
 
-use crate::profile::{Access, Object, Profile, SERVED_MAX, SLOT_NS_MIN};
+use crate::profile::{Access, AccessSite, Object, Profile, SERVED_MAX, SLOT_NS_MIN};
 use crate::table::TEXT_BYTES_MAX;
 use crate::tables::{
-    ACCESSES_MAX, FRAMES_MAX, NAMES_MAX, OBJECTS_MAX, PHASES_MAX, PROCESSES_MAX, SITES_MAX,
+    ACCESS_SITES_MAX, ACCESSES_MAX, FRAMES_MAX, NAMES_MAX, OBJECTS_MAX, PHASES_MAX, PROCESSES_MAX,
+    SITES_MAX,
 };
 use tiercel_machine::number::index_u32;
+use tiercel_wire::Pattern;
 
 /// Most runs of one profile. One after another they still end below 2^64 ns.
 pub const RUNS_MAX: usize = 1024;
@@ -42,6 +44,26 @@ pub fn check(profile: &Profile) -> Result<(), String> {
             return Err(format!("access {index}: {what}"));
         }
     }
+    check_access_sites(profile)
+}
+
+fn check_access_sites(profile: &Profile) -> Result<(), String> {
+    let mut before = None;
+    for (index, one) in profile.access_sites.iter().enumerate() {
+        let exists = |site: u32| (site as usize) < profile.sites.len();
+        let AccessSite { code, site, .. } = *one;
+        let wrong = if before.is_some_and(|before| before >= one.key()) {
+            "it is out of order"
+        } else if !exists(code) || !exists(site) {
+            "its code or its site does not exist"
+        } else if Pattern::named(&one.pattern).is_none() {
+            "no pattern has that name"
+        } else {
+            before = Some(one.key());
+            continue;
+        };
+        return Err(format!("access site {index}: {wrong}"));
+    }
     Ok(())
 }
 
@@ -56,6 +78,7 @@ fn check_sizes(profile: &Profile) -> Result<(), String> {
         ("phases", profile.phases.len(), PHASES_MAX),
         ("objects", profile.objects.len(), OBJECTS_MAX),
         ("accesses", profile.accesses.len(), ACCESSES_MAX),
+        ("access sites", profile.access_sites.len(), ACCESS_SITES_MAX),
     ];
     match sizes.iter().find(|(_, count, max)| count > max) {
         Some((what, count, max)) => Err(format!("{count} {what}; at most {max}")),

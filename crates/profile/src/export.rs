@@ -3,12 +3,12 @@
 
 use std::io::{self, Write};
 
-use crate::profile::{Access, Object, Phase, Process, Profile};
+use crate::profile::{Access, AccessSite, Object, Phase, Process, Profile};
 use crate::table::{Cell, Kind, TableRow};
 use crate::tables::{FrameRow, SiteRow, ThreadRow, frame_rows, site_rows, thread_rows};
 
 /// Names of the tables.
-pub const TABLES: [&str; 7] = [
+pub const TABLES: [&str; 8] = [
     Process::NAME,
     ThreadRow::NAME,
     SiteRow::NAME,
@@ -16,6 +16,7 @@ pub const TABLES: [&str; 7] = [
     Phase::NAME,
     Object::NAME,
     Access::NAME,
+    AccessSite::NAME,
 ];
 
 /// The format of an exported table.
@@ -41,6 +42,7 @@ impl Profile {
             Phase::NAME => rows(&self.phases, format, out)?,
             Object::NAME => rows(&self.objects, format, out)?,
             Access::NAME => rows(&self.accesses, format, out)?,
+            AccessSite::NAME => rows(&self.access_sites, format, out)?,
             _ => return Ok(false),
         }
         Ok(true)

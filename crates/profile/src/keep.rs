@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use crate::profile::{Access, Frame, Object, Process, Profile, Site, size_class};
+use crate::profile::{Access, AccessSite, Frame, Object, Process, Profile, Site, size_class};
 use crate::tables::{self, FrameRow, SiteRow, ThreadRow, row_bytes};
 use tiercel_machine::number::index_u32;
 
@@ -34,6 +34,7 @@ impl Profile {
         let threads: usize = self.processes.iter().map(|process| process.threads.len()).sum();
         let rows = self.objects.len() * row_bytes::<Object>()
             + self.accesses.len() * row_bytes::<Access>()
+            + self.access_sites.len() * row_bytes::<AccessSite>()
             + self.phases.len() * row_bytes::<crate::Phase>()
             + self.processes.len() * row_bytes::<Process>()
             + threads * row_bytes::<ThreadRow>();
@@ -101,6 +102,7 @@ impl Profile {
     fn is_readable(&self) -> bool {
         self.objects.len() <= tables::OBJECTS_MAX
             && self.accesses.len() <= tables::ACCESSES_MAX
+            && self.access_sites.len() <= tables::ACCESS_SITES_MAX
             && self.processes.len() <= tables::PROCESSES_MAX
             && self.sites.len() <= tables::SITES_MAX
             && self.phases.len() <= tables::PHASES_MAX
@@ -224,6 +226,8 @@ impl Profile {
             self.sites.iter().filter(|site| !site.is_unknown()).count() as u64;
         self.sites = vec![Site::default()];
         self.objects.iter_mut().for_each(|object| object.site = 0);
+        self.access_sites.iter_mut().for_each(|one| (one.code, one.site) = (0, 0));
+        self.settle_access_sites();
         self.merge_objects(|object| Some((object.process, object.is_block, object.is_mapped)));
     }
 
@@ -248,6 +252,19 @@ impl Profile {
         self.settle();
         self.merge_processes_by(|_, _| ());
         self.merge_objects(|object| Some((object.process, object.is_block, object.is_mapped)));
+    }
+
+    /// Puts accesses by code in order, those of one key together.
+    pub(crate) fn settle_access_sites(&mut self) {
+        self.access_sites.sort_by(|a, b| a.key().cmp(&b.key()));
+        self.access_sites.dedup_by(|later, kept| {
+            let is_same = later.key() == kept.key();
+            if is_same {
+                kept.reads = kept.reads.saturating_add(later.reads);
+                kept.writes = kept.writes.saturating_add(later.writes);
+            }
+            is_same
+        });
     }
 
     /// Puts accesses in order, those of one key together.

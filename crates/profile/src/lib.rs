@@ -18,6 +18,7 @@ mod export;
 mod fidelity;
 mod ghosts;
 mod keep;
+mod located;
 mod merge;
 mod mixed;
 mod overview;
@@ -36,11 +37,11 @@ pub use fidelity::{Fidelity, LARGE_SHARE};
 pub use keep::{LIMIT_BYTES, LIMIT_BYTES_MIN};
 pub use merge::{MergeError, PARTS_APART_S_MAX, Relation, merge};
 pub use mixed::{MIXED_SITES_MAX, Mixed, MixedSite, share_interval};
-pub use overview::{Diff, Overview, PhaseDiff, PhaseSums, SiteDiff, SiteSums, diff};
+pub use overview::{AccessSums, Diff, Overview, PhaseDiff, PhaseSums, SiteDiff, SiteSums, diff};
 pub use phases::DETECTED_MAX;
 pub use profile::{
-    Access, Coarsening, Frame, Name, Object, Observed, Phase, Process, Profile, Run, SLOT_NS_MIN,
-    ServedBy, Site,
+    Access, AccessSite, Coarsening, Frame, Name, Object, Observed, Phase, Process, Profile, Run,
+    SLOT_NS_MIN, ServedBy, Site,
 };
 pub use recorder::{CELLS_MAX, KEPT_MAX, Names, Recorder, RecorderConfig, SLOTS_MAX};
 pub use site_label::{owning_frame, site_label};
@@ -49,6 +50,7 @@ pub use store::{FORMAT_VERSION, ProfileError, read, vacant, write};
 pub use store::{forge, read_forged};
 pub use table::TEXT_BYTES_MAX;
 pub use tables::{
-    ACCESSES_MAX, FRAMES_MAX, NAMES_MAX, OBJECTS_MAX, PHASES_MAX, PROCESSES_MAX, SITES_MAX,
+    ACCESS_SITES_MAX, ACCESSES_MAX, FRAMES_MAX, NAMES_MAX, OBJECTS_MAX, PHASES_MAX, PROCESSES_MAX,
+    SITES_MAX,
 };
 pub use tracked::PHASES_ENTERED_MAX;

@@ -99,6 +99,7 @@ pub fn merge(profiles: Vec<Profile>, relation: Relation) -> Result<Profile, Merg
         all.detect_phases();
     }
     all.settle();
+    all.settle_access_sites();
     Ok(all)
 }
 
@@ -209,6 +210,10 @@ impl Profile {
             access.object += first_object;
             access.phase += first_phase;
             access
+        }));
+        self.access_sites.extend(next.access_sites.into_iter().map(|mut one| {
+            (one.code, one.site) = (site_at[one.code as usize], site_at[one.site as usize]);
+            one
         }));
         self.coarsening.absorb(&next.coarsening);
     }

@@ -41,6 +41,25 @@ pub struct Overview {
     pub sites: Vec<SiteSums>,
     /// Phases by name, in the order in which they were first entered.
     pub phases: Vec<PhaseSums>,
+    /// Code that accessed, most accesses first; empty where no sampler reported it.
+    pub access_sites: Vec<AccessSums>,
+}
+
+/// Accesses by one place in the code to objects of one site.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct AccessSums {
+    /// What people know the code by.
+    pub code: String,
+    /// What they know the objects' site by.
+    pub site: String,
+    /// In what order it accesses.
+    pub pattern: String,
+    /// Loads.
+    pub reads: u64,
+    /// Stores.
+    pub writes: u64,
+    /// Share of all loads and stores whose code is known, 0 to 1.
+    pub share: f64,
 }
 
 /// Sums over the objects of a site.
@@ -139,6 +158,7 @@ impl Profile {
             coarsening: self.coarsening.clone(),
             sites: self.site_sums(),
             phases: self.phase_sums(),
+            access_sites: self.access_sums(),
         }
     }
 
@@ -180,6 +200,26 @@ impl Profile {
             let size = || b.peak_bytes.cmp(&a.peak_bytes).then_with(|| a.hash.cmp(&b.hash));
             accesses(b).cmp(&accesses(a)).then_with(size)
         });
+        sums
+    }
+
+    /// Instructions of one line are one.
+    fn access_sums(&self) -> Vec<AccessSums> {
+        let mut by_label: BTreeMap<(String, String, &str), [u64; 2]> = BTreeMap::new();
+        for one in &self.access_sites {
+            let label = |site: u32| site_label(&self.sites[site as usize]);
+            let key = (label(one.code), label(one.site), &*one.pattern);
+            let [reads, writes] = by_label.entry(key).or_default();
+            *reads = reads.saturating_add(one.reads);
+            *writes = writes.saturating_add(one.writes);
+        }
+        let all: f64 = self.access_sites.iter().map(|one| one.accesses() as f64).sum();
+        let one = |((code, site, pattern), [reads, writes]): ((String, String, &str), [u64; 2])| {
+            let share = (reads as f64 + writes as f64) / all.max(1.0);
+            AccessSums { code, site, pattern: pattern.to_owned(), reads, writes, share }
+        };
+        let mut sums: Vec<AccessSums> = by_label.into_iter().map(one).collect();
+        sums.sort_by(|a, b| b.share.total_cmp(&a.share));
         sums
     }
 

@@ -3,8 +3,8 @@
 //!
 //! ```text
 //!   Run 1--* Process 1--* Object *--1 Site 1--* Frame 1--* Name
-//!    |                      |
-//!    1--* Phase 1--* Access *--1
+//!    |                      |          |
+//!    1--* Phase 1--* Access *--1       1--* AccessSite
 //! ```
 //!
 //! Parts refer to each other by index into the profile's lists. All times are nanoseconds since the
@@ -43,6 +43,9 @@ pub struct Profile {
     pub objects: Vec<Object>,
     /// Accesses, ascending by [`Access::key`], each key once.
     pub accesses: Vec<Access>,
+    /// The code that accessed, ascending by [`AccessSite::key`], each key once; empty where no
+    /// sampler reported it.
+    pub access_sites: Vec<AccessSite>,
     /// What is coarser than it was seen.
     pub coarsening: Coarsening,
 }
@@ -281,6 +284,21 @@ pub struct Access {
     pub threads: u64,
 }
 
+/// Accesses by one place in the code to objects of one site, over all runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AccessSite {
+    /// Index of the site whose only frame is the code; the unknown site: it is not known.
+    pub code: u32,
+    /// Index of the objects' site.
+    pub site: u32,
+    /// In what order it accesses: a name of [`tiercel_wire::Pattern`].
+    pub pattern: Arc<str>,
+    /// Loads, as the samples represent them.
+    pub reads: u64,
+    /// Stores, likewise.
+    pub writes: u64,
+}
+
 /// What is coarser in a profile than it was observed, because of a limit. Nothing was dropped.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -357,6 +375,18 @@ impl Access {
         self.cached = both(self.cached, other.cached);
         self.dirtied = both(self.dirtied, other.dirtied);
         self.threads |= other.threads;
+    }
+}
+
+impl AccessSite {
+    /// Its key: code, site, pattern.
+    pub fn key(&self) -> (u32, u32, &str) {
+        (self.code, self.site, &self.pattern)
+    }
+
+    /// Loads and stores.
+    pub fn accesses(&self) -> u64 {
+        self.reads.saturating_add(self.writes)
     }
 }
 

@@ -17,7 +17,7 @@ use tiercel_wire::{AccessKind, Sample};
 
 use crate::check::THREAD_BITS;
 use crate::keep::LIMIT_BYTES;
-use crate::profile::{Access, Phase, Process, Profile, Run, SLOT_NS_MIN, Site};
+use crate::profile::{Access, AccessSite, Phase, Process, Profile, Run, SLOT_NS_MIN, Site};
 use crate::tables::PROCESSES_MAX;
 use crate::tracked::{Birth, Tracked};
 use tiercel_machine::number::index_u32;
@@ -192,7 +192,12 @@ impl Recorder {
         let process = &mut self.ended.processes[tracked.index as usize];
         access.threads = thread_bit(&mut process.threads, sample.tid);
         let time = (sample.until_ns, self.slot_ns);
-        self.unplaced += u64::from(!tracked.accessed(sample.addr, life, time, access));
+        match tracked.accessed(sample.addr, life, time, access) {
+            Some(site) => sample.by.into_iter().for_each(|by| {
+                tracked.located.count(by, site, &access);
+            }),
+            None => self.unplaced += 1,
+        }
     }
 
     /// The process is gone, or runs another program: its objects become part of the profile.
@@ -226,14 +231,7 @@ impl Recorder {
         let mut known: HashMap<u32, u32> = HashMap::new();
         for (mut object, cells) in left.objects {
             let site = object.site;
-            object.site = match known.get(&site) {
-                Some(at) => *at,
-                None => {
-                    let at = self.site(names.site(site));
-                    known.insert(site, at);
-                    at
-                }
-            };
+            object.site = self.site_of(&mut known, site, names);
             object.process = index;
             let number = index_u32(self.ended.objects.len());
             self.ended.objects.push(object);
@@ -243,6 +241,13 @@ impl Recorder {
                 ..cell
             }));
         }
+        for ((by, site), [reads, writes]) in left.located.into_sums() {
+            let code = self.site_of(&mut known, by.number.into(), names);
+            let site = self.site_of(&mut known, site, names);
+            let pattern = by.pattern.name().into();
+            self.ended.access_sites.push(AccessSite { code, site, pattern, reads, writes });
+        }
+        self.ended.settle_access_sites();
         self.ended.coarsening.objects_merged += left.objects_merged;
         if self.ended.rows_bytes() > self.compact_due {
             self.compact();
@@ -300,6 +305,21 @@ impl Recorder {
             self.ended.processes.push(process);
         }
         (at, true)
+    }
+
+    /// The index of the site that has this number in a process; `known` are those found before.
+    fn site_of(
+        &mut self,
+        known: &mut HashMap<u32, u32>,
+        number: u32,
+        names: &mut dyn Names,
+    ) -> u32 {
+        if let Some(at) = known.get(&number) {
+            return *at;
+        }
+        let at = self.site(names.site(number));
+        known.insert(number, at);
+        at
     }
 
     /// The index of a site, which is added if it is new.

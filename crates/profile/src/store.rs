@@ -24,7 +24,7 @@ use crate::table::{self, TableRow, Texts};
 use crate::tables;
 
 /// Version of the folder's contents. Others are refused.
-pub const FORMAT_VERSION: u32 = 5;
+pub const FORMAT_VERSION: u32 = 6;
 
 /// First word of every manifest.
 const FORMAT: &str = "tiercel-profile";
@@ -244,6 +244,7 @@ fn files(profile: &Profile) -> Result<BTreeMap<String, Vec<u8>>, ProfileError> {
     add(table(&profile.phases)?);
     add(table(&profile.objects)?);
     add(table(&profile.accesses)?);
+    add(table(&profile.access_sites)?);
     let mut manifest = Manifest {
         format: FORMAT.to_owned(),
         version: FORMAT_VERSION,
@@ -341,6 +342,7 @@ fn profile(
         phases: rows(tables, &mut texts)?,
         objects: rows(tables, &mut texts)?,
         accesses: rows(tables, &mut texts)?,
+        access_sites: rows(tables, &mut texts)?,
         sites: Vec::new(),
     };
     let threads = rows(tables, &mut texts)?;

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::profile::{Access, Frame, Name, Object, Phase, Process, Site};
+use crate::profile::{Access, AccessSite, Frame, Name, Object, Phase, Process, Site};
 use crate::site_label::site_label;
 use crate::table::{Kind, TableRow, table};
 
@@ -23,6 +23,9 @@ pub const PHASES_MAX: usize = 1 << 16;
 pub const OBJECTS_MAX: usize = 1 << 20;
 /// Most accesses, 104 bytes each in memory: 104 MiB.
 pub const ACCESSES_MAX: usize = 1 << 20;
+
+/// Most rows of accesses by code.
+pub const ACCESS_SITES_MAX: usize = 1 << 17;
 
 /// A bit of [`Access::threads`].
 #[derive(Clone, Debug, Default)]
@@ -115,6 +118,8 @@ table!(
         threads
     ]
 );
+
+table!(AccessSite, "access_sites", ACCESS_SITES_MAX, [code, site, pattern, reads, writes]);
 
 /// Bytes of a row before compression, without texts, whose numbers take 4 bytes each.
 pub(crate) const fn row_bytes<R: TableRow>() -> usize {

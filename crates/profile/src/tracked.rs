@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::ghosts::{Ghost, Ghosts, Place};
 use crate::keep::settle;
+use crate::located::Located;
 use crate::profile::{Access, Object, size_class};
 use tiercel_machine::number::index_u32;
 
@@ -99,12 +100,14 @@ pub(crate) struct Left {
     /// When each was entered, and its number; `None`: before the first.
     pub(crate) phases: Vec<(u64, Option<u64>)>,
     pub(crate) objects_merged: u64,
+    pub(crate) located: Located,
 }
 
 /// One live process.
 pub(crate) struct Tracked {
     /// Index of its process in the profile.
     pub(crate) index: u32,
+    pub(crate) located: Located,
     start_ns: u64,
     last_ns: u64,
     slot_ns: u64,
@@ -127,6 +130,7 @@ impl Tracked {
     pub(crate) fn new(index: u32, start_ns: u64, slot_ns: u64) -> Tracked {
         Tracked {
             index,
+            located: Located::default(),
             start_ns,
             last_ns: start_ns,
             slot_ns,
@@ -284,24 +288,24 @@ impl Tracked {
     }
 
     /// An access at a time, to what lives at its address or to a life that has ended; `access` has
-    /// counts, everything else is found here. False when what it belongs to is not known any more.
+    /// counts, everything else is found here. The site of what it belongs to; `None` when that is
+    /// not known any more.
     pub(crate) fn accessed(
         &mut self,
         addr: u64,
         life: Option<u64>,
         (at_ns, slot_ns): (u64, u64),
         mut access: Access,
-    ) -> bool {
+    ) -> Option<u32> {
         self.reslot(slot_ns);
         self.last_ns = self.last_ns.max(at_ns);
         access.slot = u32::try_from(at_ns / slot_ns).unwrap_or(u32::MAX);
         let entered = self.phases.partition_point(|(start_ns, _)| *start_ns <= at_ns);
         access.phase = index_u32(entered.saturating_sub(1));
-        let found = match life {
+        let (cells, extent, site) = match life {
             Some(life) => self.cells_of_ended(life, addr),
             None => self.cells_of_live(addr),
-        };
-        let Some((cells, extent)) = found else { return false };
+        }?;
         access.extent = u32::try_from(extent.unwrap_or(0)).unwrap_or(u32::MAX);
         let recent = cells.len().saturating_sub(CELLS_RECENT);
         match cells[recent..].iter_mut().rev().find(|cell| cell.key() == access.key()) {
@@ -311,33 +315,38 @@ impl Tracked {
                 self.cells += 1;
             }
         }
-        true
+        Some(site)
     }
 
-    /// Where accesses to what lives at an address are kept, and the extent that it is in.
-    fn cells_of_live(&mut self, addr: u64) -> Option<(&mut Vec<Access>, Option<u64>)> {
+    /// Where accesses to what lives at an address are kept, the extent that it is in, and its site.
+    fn cells_of_live(&mut self, addr: u64) -> Option<(&mut Vec<Access>, Option<u64>, u32)> {
         let found = self.live.range_mut(..=addr).next_back();
         let (at, live) = found.filter(|(at, live)| addr < *at + live.bytes)?;
         let group = &mut self.groups[live.group as usize];
         Some(match group.is_merged {
-            true => (&mut group.cells, None),
-            false => (&mut live.cells, (addr - at).checked_div(live.extent_bytes)),
+            true => (&mut group.cells, None, group.key.site),
+            false => (&mut live.cells, (addr - at).checked_div(live.extent_bytes), group.key.site),
         })
     }
 
     /// The same of a life that has ended.
-    fn cells_of_ended(&mut self, life: u64, addr: u64) -> Option<(&mut Vec<Access>, Option<u64>)> {
+    fn cells_of_ended(
+        &mut self,
+        life: u64,
+        addr: u64,
+    ) -> Option<(&mut Vec<Access>, Option<u64>, u32)> {
         let Ghost { addr: first, group, extent_bytes, place, .. } = self.ghosts.find(life)?;
+        let site = self.groups[group as usize].key.site;
         if self.groups[group as usize].is_merged {
-            return Some((&mut self.groups[group as usize].cells, None));
+            return Some((&mut self.groups[group as usize].cells, None, site));
         }
         let extent = addr.saturating_sub(first).checked_div(extent_bytes);
         match place {
-            Place::Dead(dead) => Some((&mut self.dead.get_mut(dead as usize)?.cells, extent)),
+            Place::Dead(dead) => Some((&mut self.dead.get_mut(dead as usize)?.cells, extent, site)),
             Place::Live(rest) => {
                 let live = self.live.get_mut(&rest).filter(|live| live.group == group)?;
                 let extent = if live.extent_bytes > 0 { extent } else { None };
-                Some((&mut live.cells, extent))
+                Some((&mut live.cells, extent, site))
             }
         }
     }
@@ -408,7 +417,8 @@ impl Tracked {
             self.shrink(live.group, live.bytes);
             self.die(at, live, now_ns, None);
         }
-        let mut left = Left { phases: self.phases, ..Left::default() };
+        let (phases, located) = (self.phases, self.located);
+        let mut left = Left { phases, located, ..Left::default() };
         for Dead { object, cells, .. } in self.dead {
             left.objects.push((object, cells));
         }

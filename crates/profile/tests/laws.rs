@@ -15,8 +15,8 @@ fn same_program(mut profiles: Vec<Profile>) -> Vec<Profile> {
     profiles
 }
 
-fn sum(all: &[Profile]) -> [u64; 8] {
-    let mut sums = [0; 8];
+fn sum(all: &[Profile]) -> [u64; 10] {
+    let mut sums = [0; 10];
     for one in all {
         sums.iter_mut().zip(totals(one)).for_each(|(sum, more)| *sum += more);
     }

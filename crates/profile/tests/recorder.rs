@@ -7,7 +7,7 @@ use tiercel_machine::{Machine, NodeId};
 use tiercel_profile::{
     Frame, Names, Object, Profile, Recorder, RecorderConfig, Run, ServedBy, Site, check,
 };
-use tiercel_wire::{AccessKind, Around, Flags, Record, Sample, Version};
+use tiercel_wire::{AccessKind, AccessedBy, Around, Flags, Pattern, Record, Sample, Version};
 
 const PID: u32 = 7;
 const OS_PAGE: u64 = 4096;
@@ -91,6 +91,7 @@ fn sample(time_ms: u64, addr: u64, kind: AccessKind) -> Sample {
         weight: 10,
         around: None,
         cpu: None,
+        by: None,
     }
 }
 
@@ -105,6 +106,31 @@ fn bytes_that_came_unused_from_the_kernel_are_summed() {
     let profile = end(recorder, 100);
     let fresh_bytes: u64 = profile.objects.iter().map(|one| one.fresh_bytes).sum();
     assert_eq!(fresh_bytes, 8192 * (1 + 3 + 6));
+}
+
+#[test]
+fn accesses_are_summed_by_code_and_by_the_site_of_the_object() {
+    let mut recorder = recorder();
+    born(&mut recorder, MIB, MIB, 1, 10);
+    born(&mut recorder, 4 * MIB, MIB, 2, 10);
+    let by = |number, pattern| Some(AccessedBy { number, pattern });
+    let read = |addr| sample(30, addr, AccessKind::Read);
+    let chased = by(7, Pattern::Chased);
+    accessed(&mut recorder, Sample { by: chased, ..read(MIB) }, None);
+    gone(&mut recorder, MIB, MIB, 40);
+    // To what has died, it counts as well.
+    let write = sample(50, MIB, AccessKind::Write);
+    accessed(&mut recorder, Sample { by: chased, ..write }, Some(40));
+    accessed(&mut recorder, Sample { by: by(8, Pattern::Strided), ..read(4 * MIB) }, None);
+    accessed(&mut recorder, read(4 * MIB), None);
+    let profile = end(recorder, 100);
+    let hash = |site: u32| profile.sites[site as usize].hash;
+    let mut found: Vec<_> = profile.access_sites.iter().collect();
+    found.sort_by_key(|one| hash(one.code));
+    let found = found.iter().map(|one| (hash(one.code), hash(one.site), &*one.pattern));
+    assert_eq!(found.collect::<Vec<_>>(), [(7, 1, "chased"), (8, 2, "strided")]);
+    let counts = profile.access_sites.iter().map(|one| (one.reads, one.writes));
+    assert_eq!(counts.fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1)), (20, 10));
 }
 
 #[test]

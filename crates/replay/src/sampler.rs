@@ -77,6 +77,7 @@ impl Sampler {
             node: Some(node.0),
             weight: saturating_u32(self.period),
             cpu: None,
+            by: None,
             around: Some(Around { at_once: nearest_f32(accesses.at_once), apart: accesses.apart }),
         }
     }

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tiercel_machine::short_bytes;
 use tiercel_profile::{
-    Diff, Fidelity, Format, LARGE_SHARE, Mixed, Overview, PhaseSums, Profile, Relation, Run,
-    SiteSums, TABLES, diff, merge, read, write,
+    AccessSums, Diff, Fidelity, Format, LARGE_SHARE, Mixed, Overview, PhaseSums, Profile, Relation,
+    Run, SiteSums, TABLES, diff, merge, read, write,
 };
 
 /// `tiercel profile`.
@@ -123,8 +123,41 @@ fn shown(overview: &Overview, rows: usize) -> String {
     if overview.sites.len() > rows {
         out.push_str(&format!("... and {} more; --rows shows them\n", overview.sites.len() - rows));
     }
+    out.push_str(&accessing_code(overview, rows));
     out.push_str(&format!("\n{}", phases(overview)));
     out
+}
+
+/// The code that accesses most; nothing where no sampler reported it.
+fn accessing_code(overview: &Overview, rows: usize) -> String {
+    if overview.access_sites.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new(&ACCESS_COLUMNS);
+    overview.access_sites.iter().take(rows).for_each(|sums| table.row(access_cells(sums)));
+    format!("\n{}", table.text())
+}
+
+/// Columns of a table of the code that accesses.
+pub const ACCESS_COLUMNS: [(&str, Align); 6] = [
+    ("share", Align::Right),
+    ("reads", Align::Right),
+    ("writes", Align::Right),
+    ("pattern", Align::Left),
+    ("accessed by", Align::Left),
+    ("objects of", Align::Left),
+];
+
+/// Its cells of these.
+pub fn access_cells(sums: &AccessSums) -> Vec<String> {
+    vec![
+        percent(sums.share),
+        count(sums.reads),
+        count(sums.writes),
+        sums.pattern.clone(),
+        sums.code.clone(),
+        sums.site.clone(),
+    ]
 }
 
 /// Who shares the blocks of the unknown site, in all runs together.

@@ -19,7 +19,9 @@ use tiercel_plan::{Plan, PlannedClass, PlannedSite, read_plan};
 use tiercel_profile::{Overview, Profile, Site, owning_frame};
 use tiercel_report::{HeatMap, HeatRow, Lines, Page, Series, Table, TimeSpan};
 
-use crate::profile::{PHASE_COLUMNS, SITE_COLUMNS, phase_cells, site_cells};
+use crate::profile::{
+    ACCESS_COLUMNS, PHASE_COLUMNS, SITE_COLUMNS, access_cells, phase_cells, site_cells,
+};
 use crate::show::short_count;
 use crate::table::Align;
 use crate::terminal::{note, reason, say};
@@ -43,6 +45,7 @@ pub fn report(args: &ReportArgs) -> Result<()> {
     add_predictions(&mut page, lab.as_ref())?;
     add_plan(&mut page, &profile, plan.as_ref(), rows);
     add_sites(&mut page, &profile, &overview, rows);
+    add_accessing_code(&mut page, &overview, rows);
     add_phases(&mut page, &overview);
     add_origin(&mut page, &overview);
     let output = args.output.clone().unwrap_or_else(|| args.profile.with_extension("html"));
@@ -384,6 +387,17 @@ fn add_sites(page: &mut Page, profile: &Profile, overview: &Overview, rows: usiz
             page.folded(&planned_label(site), &stack(site));
         }
     }
+}
+
+/// The code that accesses most, where a sampler reported it.
+fn add_accessing_code(page: &mut Page, overview: &Overview, rows: usize) {
+    if overview.access_sites.is_empty() {
+        return;
+    }
+    page.section("Accesses by code");
+    let mut table = table(&ACCESS_COLUMNS);
+    overview.access_sites.iter().take(rows).for_each(|sums| table.row(access_cells(sums)));
+    page.table(&table);
 }
 
 fn stack(site: &Site) -> Vec<String> {

@@ -24,8 +24,8 @@ const PROBE: &str = r#"
 __attribute__((weak)) void tiercel_probe_join(const struct tiercel_probe_module *);
 __attribute__((weak)) void tiercel_probe_leave(const struct tiercel_probe_module *);
 static uint32_t limit;
-static void (*access_hook)(uintptr_t, uint32_t);
-static void (*range_hook)(uintptr_t, uintptr_t, uint32_t);
+static void (*access_hook)(uintptr_t, uint32_t, uintptr_t);
+static void (*range_hook)(uintptr_t, uintptr_t, uint32_t, uintptr_t);
 static struct tiercel_probe_module module = {VERSION, 0, &limit, &access_hook, &range_hook};
 __attribute__((constructor)) static void join(void) {
     if (tiercel_probe_join)
@@ -35,12 +35,18 @@ __attribute__((destructor)) static void leave(void) {
     if (tiercel_probe_leave)
         tiercel_probe_leave(&module);
 }
-static void touch(char *memory, size_t bytes, uint32_t what) {
+static void touch_by(void (*code)(void), char *memory, size_t bytes, uint32_t what) {
     for (size_t at = 0; at < bytes; at += 64) {
         uint32_t hash = ((uint32_t)(uintptr_t)(memory + at) & -64u) * TIERCEL_PROBE_HASH;
         if (hash < limit)
-            access_hook((uintptr_t)(memory + at), what | 8u << TIERCEL_PROBE_SPAN_SHIFT);
+            access_hook((uintptr_t)(memory + at), what | 8u << TIERCEL_PROBE_SPAN_SHIFT,
+                        (uintptr_t)code + 1);
     }
+}
+__attribute__((noinline)) void reader(void) { __asm__ volatile("nop; nop"); }
+__attribute__((noinline)) void writer(void) { __asm__ volatile("nop; nop; nop"); }
+static void touch(char *memory, size_t bytes, uint32_t what) {
+    touch_by(reader, memory, bytes, what);
 }
 __attribute__((noinline)) char *table(size_t bytes) { return malloc(bytes); }
 __attribute__((noinline)) char *other(size_t bytes) { return malloc(bytes); }
@@ -110,6 +116,32 @@ fn misses_are_counted_exactly_by_object_and_kind() {
     let run = &profile.runs[0];
     assert!(run.misses_only && &*run.sampler == "compiled", "{run:?}");
     assert_eq!(run.observed.samples_outside, 0);
+}
+
+#[test]
+fn misses_are_known_by_the_code_and_its_pattern() {
+    let profile = exact(
+        "#define PATTERN(name) (TIERCEL_PROBE_##name << TIERCEL_PROBE_PATTERN_SHIFT)
+        int main(void) {
+            char *a = table(2 * MIB), *b = other(1 * MIB);
+            touch_by(reader, a, 2 * MIB, READS | PATTERN(SEQUENTIAL));
+            touch_by(writer, b, 1 * MIB, WRITES | PATTERN(CHASED));
+            touch_by(0, b, 1 * MIB, READS | PATTERN(STRIDED));
+            return 0;
+        }",
+    );
+    let sums = profile.overview().access_sites;
+    let begins = |code: &str, site: &str, pattern: &str| {
+        let found = sums.iter().filter(|one| {
+            one.code.starts_with(code) && one.site.starts_with(site) && one.pattern == pattern
+        });
+        found.fold((0, 0), |(reads, writes), one| (reads + one.reads, writes + one.writes))
+    };
+    assert_eq!(begins("reader", "table", "sequential"), (2 * MIB_LINES, 0), "{sums:?}");
+    let (read, written) = (begins("", "other", "strided"), begins("writer", "other", "chased"));
+    // An OS page's misses are of the code that missed there last before they were reported.
+    assert_eq!((read.0 + written.0, read.1 + written.1), (MIB_LINES, MIB_LINES), "{sums:?}");
+    assert!(read.0 > 0 && written.1 > 0, "{sums:?}");
 }
 
 #[test]

@@ -11,7 +11,7 @@ pub const POOL_EMULATED: u32 = 1;
 /// Flag of a pool's answer: a file without a name, which has no seals.
 pub const POOL_FILE: u32 = 2;
 /// Version of the layout; both sides must agree exactly.
-pub const WIRE_VERSION: u32 = 10;
+pub const WIRE_VERSION: u32 = 11;
 /// Bytes of an OS page, the unit of the object table.
 pub const OS_PAGE_BYTES: u64 = 4096;
 

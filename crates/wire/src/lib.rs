@@ -11,6 +11,7 @@
     deny(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap)
 )]
 
+mod access;
 mod bits;
 pub mod client;
 pub mod clock;
@@ -34,6 +35,7 @@ mod small;
 mod snapshot;
 pub mod stat;
 
+pub use access::{AccessedBy, Pattern};
 pub use clock::{ClockSource, Now, Timeline};
 pub use greeting::{GreetingError, Hello, Status, Welcome};
 pub use moves::{Backing, MoveLine, Moved};
@@ -73,6 +75,9 @@ pub struct Sample {
     /// The CPU that accessed, as the kernel numbers it, where the source reports it.
     #[serde(default)]
     pub cpu: Option<u16>,
+    /// The code that accessed, where the source reports it.
+    #[serde(default)]
+    pub by: Option<AccessedBy>,
 }
 
 /// What a source saw around an access that missed the caches.

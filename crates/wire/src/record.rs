@@ -4,6 +4,7 @@
 
 use std::cmp::Ordering;
 
+use crate::access::{AccessedBy, Pattern};
 use crate::bits::{high32, low8, low16, low32};
 use crate::clock::Timeline;
 use crate::layout::{ARENA_UNKNOWN, ARENAS_MAX, OS_PAGE_BYTES, SIZE_BITS};
@@ -181,6 +182,8 @@ pub enum Record {
         writes: u32,
         /// Lines that stores made dirty.
         dirtied: u32,
+        /// The code that missed last; `None`: it has no number.
+        by: Option<AccessedBy>,
         /// The thread; 0 until a session that knows it fills it in.
         tid: u32,
         /// When the last of them was, daemon's clock, nanoseconds.
@@ -232,6 +235,7 @@ impl Record {
                 reads: low32(raw[1]),
                 writes: high32(raw[1]),
                 dirtied: version.carve,
+                by: accessed_by(site, version.generation),
                 tid: 0,
                 time_ns,
             }),
@@ -293,9 +297,11 @@ impl Record {
                 let arena = Some(arena);
                 Fields { addr, bytes, version, arena, time_ns, kind: HEAD, ..blank }
             }
-            Record::Misses { addr, reads, writes, dirtied, time_ns, .. } => {
-                let version = Version { carve: dirtied, generation: 0 };
-                let fields = Fields { addr, version, time_ns, kind: MISSES, ..blank };
+            Record::Misses { addr, reads, writes, dirtied, by, time_ns, .. } => {
+                let by = by.unwrap_or(AccessedBy { number: 0, pattern: Pattern::Random });
+                let version = Version { carve: dirtied, generation: by.pattern as u16 };
+                let site = by.number.into();
+                let fields = Fields { addr, site, version, time_ns, kind: MISSES, ..blank };
                 let [addr, _, site_carve, rest] = fields.join();
                 return [addr, u64::from(reads) | u64::from(writes) << 32, site_carve, rest];
             }
@@ -351,6 +357,13 @@ impl Fields {
     fn is_range(&self) -> bool {
         is_object_range(self.addr, self.bytes)
     }
+}
+
+/// Number 0 is none; an unknown pattern is none that the code shows.
+fn accessed_by(number: u32, pattern: u16) -> Option<AccessedBy> {
+    let pattern = Pattern::ALL.get(usize::from(pattern)).copied().unwrap_or_default();
+    let number = u16::try_from(number).ok().filter(|number| *number > 0)?;
+    Some(AccessedBy { number, pattern })
 }
 
 /// True for a non-empty range of whole OS pages in user space.
@@ -411,7 +424,8 @@ mod tests {
                     8 => {
                         let (reads, dirtied) = (version.carve, site);
                         let writes = version.carve.rotate_left(9);
-                        Record::Misses { addr, reads, writes, dirtied, tid: 0, time_ns }
+                        let by = accessed_by(site, version.generation % 5);
+                        Record::Misses { addr, reads, writes, dirtied, by, tid: 0, time_ns }
                     }
                     7 => {
                         let arena = arena.unwrap_or(0);

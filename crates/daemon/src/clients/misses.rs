@@ -20,7 +20,9 @@ pub(crate) struct Misses {
 impl Misses {
     /// Takes a record of misses; others are ignored.
     pub(crate) fn take(&mut self, pid: u32, record: &Record) {
-        let Record::Misses { addr, reads, writes, dirtied, tid, time_ns } = *record else { return };
+        let Record::Misses { addr, reads, writes, dirtied, by, tid, time_ns } = *record else {
+            return;
+        };
         let kinds = [
             (AccessKind::Read, reads),
             (AccessKind::Write, writes),
@@ -43,6 +45,7 @@ impl Misses {
                 weight,
                 around: None,
                 cpu: None,
+                by,
             });
         }
     }
@@ -62,8 +65,8 @@ mod tests {
     #[test]
     fn a_record_becomes_a_sample_of_each_kind() {
         let mut misses = Misses::default();
-        let record =
-            Record::Misses { addr: 4096, reads: 64, writes: 0, dirtied: 32, tid: 9, time_ns: 5 };
+        let (addr, reads, writes, dirtied, by) = (4096, 64, 0, 32, None);
+        let record = Record::Misses { addr, reads, writes, dirtied, by, tid: 9, time_ns: 5 };
         misses.take(7, &record);
         misses.take(7, &Record::Exit { time_ns: 6 });
         let seen: Vec<_> = misses.found.iter().map(|one| (one.kind, one.weight, one.tid)).collect();

@@ -161,7 +161,9 @@ struct ClientNames<'a> {
 
 impl Names for ClientNames<'_> {
     fn site(&mut self, number: u32) -> Site {
-        let Some((hash, frames)) = self.uses.site(number) else { return Site::default() };
+        let Some((hash, frames)) = self.uses.site(number) else {
+            return unborn_site(number, self.session);
+        };
         if let Origin::Data(name) = self.uses.origins.of(number) {
             return data_site(hash, &name);
         }
@@ -178,6 +180,22 @@ impl Names for ClientNames<'_> {
         let known = u32::try_from(number).ok().and_then(|number| self.session.phase_name(number));
         known.map_or_else(|| format!("phase {number}"), |known| known.name).into()
     }
+}
+
+/// A site that no object was born at, as that of code that accesses: the session alone knows it.
+fn unborn_site(number: u32, session: &Session) -> Site {
+    let Some(site) = session.site(number) else { return Site::default() };
+    let frame = |frame: &tiercel_wire::Frame| {
+        let module = frame.module.and_then(|module| session.module(module));
+        let (path, build_id) = module.map(|one| (one.path, one.build_id)).unwrap_or_default();
+        Frame {
+            module: bounded(&path.to_string_lossy()),
+            build_id: hex::text(&build_id).into(),
+            address: frame.offset,
+            names: Vec::new(),
+        }
+    };
+    Site { hash: site.hash, frames: site.frames.iter().map(frame).collect() }
 }
 
 /// A site that no call has: its only frame is in no module, and has its name.
@@ -197,6 +215,10 @@ pub fn name_sites(profile: &mut Profile, symbols: &mut Symbols) {
     for access in &profile.accesses {
         let site = profile.objects[access.object as usize].site;
         let sum = &mut weights.entry(site).or_default().0;
+        *sum = sum.saturating_add(access.accesses());
+    }
+    for access in &profile.access_sites {
+        let sum = &mut weights.entry(access.code).or_default().0;
         *sum = sum.saturating_add(access.accesses());
     }
     let mut order: Vec<u32> = weights.keys().copied().collect();

@@ -365,6 +365,7 @@ impl Sampler for FedSampler {
                 weight: 64,
                 around: None,
                 cpu: None,
+                by: None,
             }));
         }
         Drained { samples: (out.len() - before) as u64, blind: 1, ..Drained::default() }

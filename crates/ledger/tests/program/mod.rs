@@ -399,6 +399,7 @@ pub fn resize_extents(ledger: &mut Ledger, budget_os_pages: u64, hot: u64) {
             weight: 100,
             around: None,
             cpu: None,
+            by: None,
         });
     }
 }

@@ -102,6 +102,7 @@ impl World {
                 weight: 1000,
                 around: None,
                 cpu: None,
+                by: None,
             };
             self.ledger.sample(&sample);
         }

@@ -8,9 +8,10 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use tiercel_machine::{CopySpeed, Machine, NodeId, Speeds, StreamSpeed};
 use tiercel_profile::{
-    Access, Coarsening, Frame, Mixed, MixedSite, Name, Object, Observed, Phase, Process, Profile,
-    Run, SLOT_NS_MIN, ServedBy, Site,
+    Access, AccessSite, Coarsening, Frame, Mixed, MixedSite, Name, Object, Observed, Phase,
+    Process, Profile, Run, SLOT_NS_MIN, ServedBy, Site,
 };
+use tiercel_wire::Pattern;
 
 pub fn text() -> impl Strategy<Value = Arc<str>> {
     prop_oneof!["[a-z]{0,8}", "\\PC{0,12}"].prop_map(Arc::from)
@@ -118,6 +119,7 @@ pub fn profiles(runs_max: usize) -> impl Strategy<Value = Profile> {
             }
             add_objects(&mut profile, &objects);
             add_accesses(&mut profile, &accesses);
+            add_access_sites(&mut profile);
             profile
         },
     )
@@ -220,8 +222,22 @@ fn add_accesses(profile: &mut Profile, raw: &[RawAccess]) {
     profile.accesses.dedup_by_key(|access| access.key());
 }
 
-/// Sums that merging must not change: allocations, bytes, reads, writes, samples, latency.
-pub fn totals(profile: &Profile) -> [u64; 8] {
+/// Each access, by code that is the site of its object.
+fn add_access_sites(profile: &mut Profile) {
+    for access in &profile.accesses {
+        let site = profile.objects[access.object as usize].site;
+        let pattern = Pattern::ALL[access.slot as usize % Pattern::ALL.len()].name().into();
+        let (reads, writes) = (access.reads, access.writes);
+        profile.access_sites.push(AccessSite { code: site, site, pattern, reads, writes });
+    }
+    profile.access_sites.sort_by(|a, b| a.key().cmp(&b.key()));
+    profile.access_sites.dedup_by(|a, b| a.key() == b.key());
+}
+
+/// Sums that merging must not change: allocations, bytes, reads, writes, samples, latency, reads
+/// and writes by code.
+pub fn totals(profile: &Profile) -> [u64; 10] {
+    let by_code = |of: fn(&AccessSite) -> u64| profile.access_sites.iter().map(of).sum();
     let objects = |of: fn(&Object) -> u64| profile.objects.iter().map(of).sum();
     let accesses = |of: fn(&Access) -> u64| profile.accesses.iter().map(of).sum();
     [
@@ -233,5 +249,7 @@ pub fn totals(profile: &Profile) -> [u64; 8] {
         accesses(|access| access.writes),
         accesses(|access| access.samples),
         accesses(|access| access.read_ns),
+        by_code(|one| one.reads),
+        by_code(|one| one.writes),
     ]
 }

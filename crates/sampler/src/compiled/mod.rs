@@ -135,6 +135,7 @@ mod tests {
             weight: 32,
             around: None,
             cpu: None,
+            by: None,
         }
     }
 

@@ -242,6 +242,7 @@ impl Pass<'_> {
             weight: miss.weight,
             around: around(&miss),
             cpu: Some(self.cpu),
+            by: None,
         });
     }
 }

@@ -90,6 +90,7 @@ fn samples_of_attached_processes_are_complete_and_others_are_dropped() {
         weight: 4000,
         around: Some(Around { at_once: 2.5, apart: true }),
         cpu: Some(1),
+        by: None,
     };
     assert_eq!(out, [expect]);
     let counted = Counters { llc_misses: 4100, instructions: 100_010 };

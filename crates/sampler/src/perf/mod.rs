@@ -335,6 +335,7 @@ pub fn to_sample(
         weight: u32::try_from(period).unwrap_or(u32::MAX),
         around: None,
         cpu,
+        by: None,
     }
 }
 

@@ -367,6 +367,7 @@ impl Pass<'_> {
             weight,
             around: None,
             cpu: None,
+            by: None,
         });
     }
 }
