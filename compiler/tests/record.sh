@@ -11,10 +11,15 @@ mkdir -p "$at"
 cd "$at" || exit 1
 . "$tests/check.sh"
 
+# A number of a line of JSON, wherever it stands.
+number() { # name, line
+    echo "$2" | sed -n "s/.*\"$1\":\([0-9.e-]*\).*/\1/p"
+}
+
 # Misses of a site by its label: reads, writes.
 misses() { # label
-    "$tiercel" profile show --json app.profile | tr '{' '\n' |
-        sed -n "s/.*\"label\":\"$1[^\"]*\".*\"reads\":\([0-9]*\),\"writes\":\([0-9]*\).*/\1 \2/p"
+    "$tiercel" profile show --json app.profile | tr '{' '\n' | grep "\"label\":\"$1" |
+        while read -r site; do echo "$(number reads "$site") $(number writes "$site")"; done
 }
 
 # Both counts are those that are wanted.
@@ -68,7 +73,7 @@ at_rate() { # rate, profile
 
 # A number of what `profile diff --fidelity` found is within bounds.
 between() { # name, least, most
-    sed -n "s/.*\"$1\":\([0-9.e-]*\).*/\1/p" found.json |
+    number "$1" "$(cat found.json)" |
         awk -v name="$1" -v least="$2" -v most="$3" \
             '{ print name, $1; ok = $1 >= least && $1 <= most } END { exit !ok }'
 }
