@@ -8,6 +8,9 @@
 
 #![no_main]
 
+#[path = "../../crates/tiercel/src/figures.rs"]
+#[allow(dead_code)]
+mod figures;
 #[path = "../../crates/tiercel/src/show.rs"]
 #[allow(dead_code)]
 mod show;
@@ -121,7 +124,7 @@ impl World {
         }
         if !answer["status"].is_null() {
             let status: Summary = serde_json::from_value(answer["status"].clone()).expect("status");
-            assert_printable(&show::figures(&status));
+            assert_printable(&figures::figures(&status));
         }
         assert_printable(&terminal::json_line(&value).expect("plain data"));
     }

@@ -97,8 +97,6 @@ pub struct ExtentValue {
     pub id: ExtentId,
     /// Value of all samples so far, nanoseconds.
     pub total_ns: f64,
-    /// Sum of the squares of samples' values: their variance, if they come by chance.
-    pub squares: f64,
     /// Means over [`VALUE_TAU_UNITS`], nanoseconds a second.
     pub ns_per_s: [f64; 2],
     /// Their standard deviations by sampling.
@@ -130,6 +128,7 @@ pub(crate) struct Values {
 #[derive(Clone, Copy)]
 pub(crate) struct Entry {
     pub(crate) total_ns: f64,
+    /// Sum of the squares of samples' values: their variance, if they come by chance.
     pub(crate) squares: f64,
     /// Nanoseconds a second, as of `at_ns`.
     pub(crate) means: [f32; 2],

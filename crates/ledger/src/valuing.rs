@@ -46,7 +46,7 @@ impl Ledger {
         let deviation = std::array::from_fn(|at| {
             (ns_per_s[at].abs() * of_sample / age_s.min(support_s[at])).sqrt()
         });
-        ExtentValue { id: ExtentId(number), total_ns, squares, ns_per_s, deviation }
+        ExtentValue { id: ExtentId(number), total_ns, ns_per_s, deviation }
     }
 
     /// The unit of time, by age, that averages count in.

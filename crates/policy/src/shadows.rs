@@ -113,7 +113,6 @@ fn tick(
         budget,
         loss: gate.loss,
         elapsed_s: interval.elapsed_ms as f64 / 1e3,
-        instructions: interval.instructions,
         bytes_left: limit_bytes(gate, input.since_ms).saturating_sub(moved_bytes),
         acts: input.acts,
     };

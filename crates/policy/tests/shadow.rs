@@ -5,7 +5,7 @@
 use expect_test::expect;
 use tiercel_ledger::movement::{Failure, Move, Outcome, Reason};
 use tiercel_machine::{Machine, NodeId};
-use tiercel_policy::{Budgets, Config, Decision, Interval, Limit, Policy, ShadowReport};
+use tiercel_policy::{Budgets, Config, Decision, Limit, Policy, ShadowReport};
 
 mod world;
 use world::{MIB, World, check, decide, machine};
@@ -21,8 +21,6 @@ struct Run {
     fast_mib: u64,
     moved: Vec<String>,
     report: ShadowReport,
-    /// How much of what values say the program really waits.
-    truth: f64,
     /// An object that cannot be moved.
     pinned: Option<&'static str>,
 }
@@ -34,25 +32,18 @@ impl Run {
         let machine = machine(&[(1000, 100.0), (10_000, 300.0)]);
         let (world, moved) = (World::new(objects), Vec::new());
         let report = ShadowReport::default();
-        let (truth, pinned) = (1.0, None);
-        Run { world, policy, machine, fast_mib, moved, report, truth, pinned }
+        Run { world, policy, machine, fast_mib, moved, report, pinned: None }
     }
 
-    /// A tick in which objects had so many samples, of 50 us each if slow; executes what is asked.
+    /// A tick in which objects had so many samples; executes what is asked.
     fn tick(&mut self, accesses: &[(&str, u32)]) -> Decision {
-        let mut waited_ns = 0.0;
         for (name, count) in accesses {
             let addr = self.world.addr(name);
             self.world.access(addr, *count);
-            let extent = self.world.ledger.find(world::PID, addr).expect("lives");
-            let is_slow = extent.residency.main_node() == Some(NodeId(1));
-            waited_ns += if is_slow { f64::from(*count) * 50_000.0 } else { 0.0 };
         }
         self.world.tick();
         let budgets = Budgets::fast(Limit::Bytes(self.fast_mib * MIB));
-        let worked_ns = 2e9 - waited_ns * self.truth;
-        let instructions = Some(worked_ns as u64);
-        let interval = Interval { instructions, ..self.world.last };
+        let interval = self.world.last;
         let decision = self.policy.tick(&self.world.ledger, &self.machine, &budgets, &interval);
         for asked in &decision.moves {
             let is_pinned = self.pinned == Some(self.world.name_at(asked.addr));
@@ -205,36 +196,6 @@ fn what_brings_nothing_costs_no_more_than_may_be_lost() {
         }
         let ShadowReport { saved_ns, spent_ns, .. } = run.report;
         assert!(spent_ns - saved_ns <= most_ns, "{loss}: {:?}", run.report);
-    }
-}
-
-#[test]
-fn values_that_do_not_come_true_count_less_and_others_more() {
-    // Both are hot in turns of four ticks, so that what slow memory serves changes.
-    for (truth, want) in [(1.0, 0.9..1.1), (0.3, 0.2..0.5), (2.0, 1.5..2.5)] {
-        let mut run = Run::new("a:4@0:0 b:4@1:0", 4, "shadow:");
-        run.policy =
-            Policy::new(Config { trigger: tiercel_policy::Trigger::Never, ..Config::default() })
-                .expect("good");
-        run.truth = truth;
-        for nth in 0..60 {
-            let hot = if nth / 4 % 2 == 0 { "b" } else { "a" };
-            run.tick(&[(hot, 4000)]);
-        }
-        let factor = run.report.value_factor;
-        assert!(want.contains(&factor), "{truth}: {factor}");
-    }
-}
-
-#[test]
-fn without_counters_values_are_believed() {
-    let mut run = Run::new("a:4@0:0 b:4@1:0", 4, "shadow:");
-    for _ in 0..20 {
-        let addr = run.world.addr("b");
-        run.world.access(addr, 100);
-        run.world.tick();
-        let decision = decide(&run.world, &mut run.policy, &run.machine, 4);
-        assert_eq!(decision.shadows[0].value_factor, 1.0);
     }
 }
 

@@ -99,7 +99,6 @@ fn accounts(summary: &Summary) -> String {
         ("would have saved", Right),
         ("average over", Right),
         ("looks ahead", Right),
-        ("values came true", Right),
     ]);
     summary.shadows.iter().for_each(|one| table.row(account_row(one)));
     format!("\n{}", table.text())
@@ -115,7 +114,6 @@ fn account_row(one: &ShadowReport) -> Vec<String> {
         ms(one.lead_ns.max(0.0)),
         format!("{:.2}s", one.average_s),
         format!("{:.2}s", one.horizon_s),
-        format!("x {:.2}", one.value_factor),
     ]
 }
 

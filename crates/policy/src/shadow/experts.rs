@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! served(k) = sum of value x bit(k)      paid(k) = cost of its moves      stay = value x home
-//! lead      = factor x (served(best) - stay) - paid(best)
+//! lead      = served(best) - stay - paid(best)
 //! ```
 //! All fade, so that the experts that were right of late lead. A move counts half in the interval
 //! in which it is made: a mover takes its time.
@@ -131,11 +131,9 @@ impl Experts {
     }
 
     /// The one whose placement would have saved most, and how much more than staying, nanoseconds.
-    /// `factor`: of the values.
-    pub(crate) fn best(&self, factor: f64) -> (Expert, f64) {
-        let lead = |expert: &Expert| {
-            factor * (self.served[expert.number] - self.stay) - self.paid[expert.number]
-        };
+    pub(crate) fn best(&self) -> (Expert, f64) {
+        let lead =
+            |expert: &Expert| self.served[expert.number] - self.stay - self.paid[expert.number];
         let best = Experts::all().max_by(|a, b| lead(a).total_cmp(&lead(b)));
         let best = best.expect("there are some");
         (best, lead(&best))

@@ -22,9 +22,8 @@ struct Mark {
     bits: u8,
     /// Share of it that lay in the faster memory when it was first seen.
     home: f64,
-    /// Value that was counted, and its squares.
+    /// Value that was counted.
     seen_ns: f64,
-    seen_squares: f64,
     /// Share of it in the faster memory, and bits before the last decision.
     real: f64,
     bits_before: u8,
@@ -46,9 +45,7 @@ pub(crate) struct Entry {
     pub(crate) deviation: [f64; 2],
     /// Value since the last decision, and all of it, nanoseconds.
     pub(crate) new_ns: f64,
-    pub(crate) new_squares: f64,
     total_ns: f64,
-    total_squares: f64,
     /// For each expert, whether it lies in the faster memory.
     pub(crate) bits: u8,
     pub(crate) home: f64,
@@ -112,9 +109,7 @@ impl Scope<'_> {
             rate: [0.0; 2],
             deviation: [0.0; 2],
             new_ns: 0.0,
-            new_squares: 0.0,
             total_ns: 0.0,
-            total_squares: 0.0,
             bits,
             home,
             bits_before: bits,
@@ -128,7 +123,6 @@ impl Entry {
         self.rate = value.ns_per_s.map(|rate| rate * gap);
         self.deviation = value.deviation.map(|deviation| deviation * gap);
         self.total_ns = value.total_ns * gap;
-        self.total_squares = value.squares * gap * gap;
     }
 }
 
@@ -177,8 +171,7 @@ impl Marks {
         let (pid, end) = (entry.pid, entry.addr + entry.bytes);
         let before = self.0.range(..=(pid, entry.addr)).next_back();
         let after = self.0.range((pid, entry.addr + 1)..(pid, end));
-        let (mut most, mut covered, mut home) = (0, 0, 0.0);
-        let (mut seen_ns, mut seen_squares) = (0.0, 0.0);
+        let (mut most, mut covered, mut home, mut seen_ns) = (0, 0, 0.0, 0.0);
         for (&(of, addr), mark) in before.into_iter().chain(after) {
             let both = (addr + mark.bytes).min(end).saturating_sub(addr.max(entry.addr));
             if of != pid || mark.born_ms != entry.born_ms || both == 0 {
@@ -186,7 +179,6 @@ impl Marks {
             }
             let share = both as f64 / mark.bytes as f64;
             seen_ns += mark.seen_ns * share;
-            seen_squares += mark.seen_squares * share;
             home += mark.home * both as f64;
             covered += both;
             if both > most {
@@ -199,10 +191,9 @@ impl Marks {
             entry.home = home / covered as f64;
         }
         entry.new_ns = entry.total_ns - seen_ns;
-        entry.new_squares = (entry.total_squares - seen_squares).max(0.0);
         // Forgotten and begun anew.
         if entry.total_ns.abs() < seen_ns.abs() {
-            (entry.new_ns, entry.new_squares) = (entry.total_ns, entry.total_squares);
+            entry.new_ns = entry.total_ns;
         }
     }
 
@@ -227,7 +218,6 @@ impl Mark {
             home: entry.home,
             real: entry.real(),
             seen_ns: entry.total_ns,
-            seen_squares: entry.total_squares,
         }
     }
 }

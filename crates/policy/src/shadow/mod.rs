@@ -18,7 +18,6 @@
 mod exchange;
 mod experts;
 mod follow;
-mod guard;
 mod report;
 
 use tiercel_ledger::{ExtentId, Ledger, PIECE_UNITS, Pace, VALUE_TAU_UNITS};
@@ -29,7 +28,6 @@ use exchange::{Exchanged, Item, Terms, evict, exchange};
 use experts::{Expert, Experts, by_density};
 pub(crate) use follow::Scope;
 use follow::{Entry, Marks};
-use guard::{Guard, Progress};
 
 /// Part of its lead that is trusted to the best expert. In replay 0.5 to 2 differ by less than a
 /// point of the bound's gain, and 1 loses least.
@@ -43,13 +41,9 @@ const SWEEP_EXTENTS: usize = PIECE_UNITS;
 pub(crate) struct Shadow {
     marks: Marks,
     experts: Experts,
-    guard: Guard,
     age_s: f64,
-    /// In values that are not multiplied by the guard's factor.
     saved_ns: f64,
     spent_ns: f64,
-    /// Mover time since the last decision.
-    moved_ns: f64,
     /// The last decision kept the budget, and nothing else.
     was_forced: bool,
     sweep_at: usize,
@@ -69,7 +63,6 @@ pub(crate) struct TickInput<'a> {
     /// Share of the time that moves may cost without having brought anything.
     pub(crate) loss: f64,
     pub(crate) elapsed_s: f64,
-    pub(crate) instructions: Option<u64>,
     pub(crate) bytes_left: u64,
     /// Whether the real placement may change.
     pub(crate) acts: bool,
@@ -100,7 +93,6 @@ impl Shadow {
     /// The moves of the last decision took so long.
     pub(crate) fn spent(&mut self, ns: f64) {
         self.spent_ns += if self.was_forced { 0.0 } else { ns };
-        self.moved_ns += ns;
     }
 
     /// Scores the experts, lets them exchange, and says what the real placement should exchange.
@@ -113,11 +105,10 @@ impl Shadow {
         if is_wanted || input.used > input.budget {
             self.sweep(pace, &input.scope, &mut entries);
         }
-        let factor = self.guard.factor();
         let terms = |experts: &Experts, expert| Terms {
             up: input.up,
             down: input.down,
-            horizon_s: experts.horizon_s(expert, unit_s) * factor,
+            horizon_s: experts.horizon_s(expert, unit_s),
             room: input.room,
             used: input.used,
             bank: 0.0,
@@ -130,8 +121,8 @@ impl Shadow {
             self.experts.exchange(expert, &mut entries, &terms);
             pace.compared(entries.len().min(PIECE_UNITS));
         }
-        let (best, lead_ns) = self.experts.best(factor);
-        let bank = self.bank_ns(input.loss, factor, lead_ns);
+        let (best, lead_ns) = self.experts.best();
+        let bank = self.bank_ns(input.loss, lead_ns);
         let terms = Terms { bank, ..terms(&self.experts, best) };
         let items: Vec<Item> = entries.iter().map(|entry| best.real_item(entry)).collect();
         let order = by_density(&items);
@@ -145,41 +136,28 @@ impl Shadow {
             force(&done, &mut entries);
         }
         self.marks.keep(&entries);
-        let account = (lead_ns, bank);
-        let report = self.report((best, unit_s), account, factor, entries.len());
+        let report = self.report((best, unit_s), (lead_ns, bank), entries.len());
         step(&entries, &items, done, report)
     }
 
     fn score(&mut self, entries: &[Entry], input: &TickInput, unit_s: f64) {
         self.experts.score(entries, input.elapsed_s, unit_s);
-        let mut progress = Progress {
-            elapsed_ns: input.elapsed_s * 1e9,
-            mover_ns: std::mem::take(&mut self.moved_ns),
-            instructions: input.instructions.unwrap_or(0) as f64,
-            ..Progress::default()
-        };
         for entry in entries.iter().filter(|entry| entry.new_ns != 0.0) {
             // What was moved in the interval lay there for about half of it.
             let fast = (entry.real() + entry.real_before) / 2.0;
             self.saved_ns += entry.new_ns * (fast - entry.home);
-            progress.value_ns += entry.new_ns;
-            progress.moved_ns += entry.new_ns * (entry.real() - entry.real_before).abs();
-            progress.slow_ns += entry.new_ns * (1.0 - fast);
-            progress.variance += entry.new_squares * (1.0 - fast);
         }
-        self.guard.observe(&progress);
     }
 
-    fn bank_ns(&self, loss: f64, factor: f64, lead_ns: f64) -> f64 {
+    fn bank_ns(&self, loss: f64, lead_ns: f64) -> f64 {
         let budget = loss * self.age_s * 1e9;
-        budget + factor * self.saved_ns - self.spent_ns + CREDIT * lead_ns.max(0.0)
+        budget + self.saved_ns - self.spent_ns + CREDIT * lead_ns.max(0.0)
     }
 
     fn report(
         &self,
         (best, unit_s): (Expert, f64),
         (lead_ns, bank_ns): (f64, f64),
-        value_factor: f64,
         extents: usize,
     ) -> ShadowReport {
         ShadowReport {
@@ -187,10 +165,9 @@ impl Shadow {
             average_s: VALUE_TAU_UNITS[best.tau()] * unit_s,
             horizon_s: self.experts.horizon_s(best, unit_s),
             lead_ns,
-            saved_ns: self.saved_ns * value_factor,
+            saved_ns: self.saved_ns,
             spent_ns: self.spent_ns,
             bank_ns,
-            value_factor,
             ..ShadowReport::default()
         }
     }

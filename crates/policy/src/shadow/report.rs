@@ -24,6 +24,4 @@ pub struct ShadowReport {
     pub spent_ns: f64,
     /// What moves may cost now, nanoseconds.
     pub bank_ns: f64,
-    /// By what factor values came true: they are multiplied by it.
-    pub value_factor: f64,
 }
