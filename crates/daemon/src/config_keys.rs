@@ -32,7 +32,7 @@ const KEYS: &[(&str, &str)] = &[
     ("policy.tick_ms", "Time between two ticks, at which it is decided what moves; milliseconds."),
     (
         "policy.first_tick_ms",
-        "The first ticks are as short as this and lengthen as what is known settles; 0: all \
+        "The first ticks are as short as this and lengthen by a twentieth each; 0: all \
          are equally long, as MAT has them.",
     ),
     (

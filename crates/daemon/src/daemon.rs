@@ -53,7 +53,6 @@ use std::time::{Duration, Instant};
 use tiercel_ledger::movement::Outcome;
 use tiercel_ledger::{AccessValue, Ledger, Range};
 use tiercel_machine::NodeId;
-use tiercel_policy::Knowledge;
 use tiercel_wire::clock::monotonic_ns;
 use tiercel_wire::{ClockSource, Now, Offer, Session, Timeline};
 
@@ -676,17 +675,12 @@ impl Daemon {
         }
     }
 
-    /// Ticks are short while nothing is known, and lengthen as what is known settles, or at once
-    /// where nothing is to be decided.
+    /// Ticks are short while nothing is known, and lengthen as time passes, or at once where nothing
+    /// is to be decided.
     fn pace(&mut self, took: Duration, now_ms: u64) {
         let (varies, purpose) = (self.config.policy.ticks_vary(), self.purpose());
-        let known = match () {
-            () if !varies => Knowledge::Open,
-            () if !purpose.is_scarce && !purpose.is_recording => Knowledge::Idle,
-            () if self.tracking.clients.ranking().settled => Knowledge::Settled,
-            () => Knowledge::Open,
-        };
-        let late_ms = self.schedule.ticked(took, known, now_ms);
+        let is_idle = varies && !purpose.is_scarce && !purpose.is_recording;
+        let late_ms = self.schedule.ticked(took, is_idle, now_ms);
         if varies {
             self.tracking.ledger.expect_tick_in(self.schedule.tick_every_ms());
         }

@@ -6,7 +6,7 @@ use crate::config::DaemonConfig;
 use crate::net::socket_dir::Access;
 use std::time::Duration;
 use tiercel_machine::number::saturating_u64;
-use tiercel_policy::{Knowledge, TickSchedule};
+use tiercel_policy::TickSchedule;
 use tiercel_wire::layout::RING_RECORDS;
 
 /// Longest the loop sleeps when nothing is due, milliseconds. Nothing depends on it but how late
@@ -125,8 +125,8 @@ impl Schedule {
     }
 
     /// A tick ended its interval and took so long; returns how late it was, milliseconds.
-    pub(crate) fn ticked(&mut self, took: Duration, known: Knowledge, now_ms: u64) -> u64 {
-        self.ticks.ticked(took, known, now_ms)
+    pub(crate) fn ticked(&mut self, took: Duration, is_idle: bool, now_ms: u64) -> u64 {
+        self.ticks.ticked(took, is_idle, now_ms)
     }
 }
 
@@ -215,7 +215,7 @@ mod tests {
         let config = DaemonConfig { tick_ms: 100, first_tick_ms: 8, ..config };
         let mut schedule = Schedule::new(&config);
         assert!(!schedule.is_tick_overdue(149) && schedule.is_tick_overdue(150));
-        schedule.ticked(Duration::ZERO, Knowledge::Settled, 160);
+        schedule.ticked(Duration::ZERO, true, 160);
         assert!(!schedule.is_tick_overdue(160), "the next one is not due");
         schedule.hasten(170);
         assert!(!schedule.is_tick_overdue(227) && schedule.is_tick_overdue(228));

@@ -48,5 +48,5 @@ pub use routine::{
     Time, Trigger,
 };
 pub use shadow::ShadowReport;
-pub use ticks::{Knowledge, TickSchedule};
+pub use ticks::TickSchedule;
 pub use tiers::ASSUMED_GAP_NS;

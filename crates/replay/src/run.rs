@@ -8,7 +8,7 @@ use tiercel_machine::number::{saturating_u64, share_of};
 use tiercel_policy::pages::baseline::{
     ClockDwf, ClockRules, Interleave, KnownObject, PageBaseline, TwoPhase,
 };
-use tiercel_policy::{Knowledge, TickSchedule, is_past_probation};
+use tiercel_policy::{TickSchedule, is_past_probation};
 use tiercel_wire::layout::OS_PAGE_BYTES;
 use tiercel_wire::{Record, Sample};
 
@@ -383,7 +383,7 @@ impl Host {
         let is_busy = world.mover.is_busy();
         let wanted = self.driver.close(now_ms, self.room_bytes, is_busy);
         let took = Duration::from_secs_f64(self.model.tick_ns / 1e9);
-        self.ticks_due.ticked(took, Knowledge::Open, now_ms);
+        self.ticks_due.ticked(took, false, now_ms);
         self.driver.expect_tick_in(self.ticks_due.every_ms());
         world.ticked(self.model.tick_ns);
         if is_busy {
