@@ -675,8 +675,8 @@ impl Daemon {
         }
     }
 
-    /// Ticks are short while nothing is known, and lengthen as time passes, or at once where nothing
-    /// is to be decided.
+    /// Ticks are short while nothing is known, and lengthen as time passes, or at once where there
+    /// is nothing to decide.
     fn pace(&mut self, took: Duration, now_ms: u64) {
         let (varies, purpose) = (self.config.policy.ticks_vary(), self.purpose());
         let is_idle = varies && !purpose.is_scarce && !purpose.is_recording;
