@@ -5,9 +5,7 @@
 # timed: yes
 # limit: 900
 
-SCAN=/sys/kernel/debug/sched/numa_balancing
-[ -d "$SCAN" ] || mount -t debugfs none /sys/kernel/debug
-knobs() { cat /proc/sys/kernel/numa_balancing "$SCAN"/scan_* | tr '\n' ' '; }
+reach_knobs
 found=$(knobs)
 echo never > /sys/kernel/mm/transparent_hugepage/enabled
 

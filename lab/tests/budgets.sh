@@ -6,10 +6,8 @@
 
 # One program has 8 MiB cold in DRAM (node 0), the other 4 MiB hot on Optane (node 2), accessed from
 # socket 0. Both DRAMs are full: there the kernel moves nothing by itself.
-SCAN=/sys/kernel/debug/sched/numa_balancing
-[ -d "$SCAN" ] || mount -t debugfs none /sys/kernel/debug
-CGROUPS=/sys/fs/cgroup
-[ -e "$CGROUPS/cgroup.procs" ] || mount -t cgroup2 none "$CGROUPS"
+reach_knobs
+reach_cgroups
 mkdir -p "$CGROUPS/all/cold" "$CGROUPS/all/hot"
 
 placed 0 8192 0 64 0 > cold.log &

@@ -7,14 +7,11 @@
 # 4 MiB hot on Optane (node 2), accessed from socket 0, and 8 MiB cold in its DRAM (node 0). What
 # that leaves of node 0 is filled before the first access: the kernel by itself moves nothing to a
 # full node.
-SCAN=/sys/kernel/debug/sched/numa_balancing
-[ -d "$SCAN" ] || mount -t debugfs none /sys/kernel/debug
-knobs() { cat /proc/sys/kernel/numa_balancing "$SCAN"/scan_* | tr '\n' ' '; }
+reach_knobs
 found=$(knobs)
 echo '[pages]
 window_ms = 200' > settings
 
-by_kernel() { awk '$1 == "numa_pages_migrated" { print $2 }' /proc/vmstat; }
 kernels=$(by_kernel)
 PLACED_GO=go tiercel run --by pages --mode opmx --config settings --output report -- \
     placed 0 8192 0 4096 2 > log 2>&1 &

@@ -6,8 +6,7 @@
 
 # 40 MiB on Optane (node 2), written all the time from socket 0, for as much cold memory in its
 # DRAM (node 0). Other programs hold the rest of the nodes.
-SCAN=/sys/kernel/debug/sched/numa_balancing
-[ -d "$SCAN" ] || mount -t debugfs none /sys/kernel/debug
+reach_knobs
 echo '[pages]
 window_ms = 200' > settings
 

@@ -6,9 +6,8 @@
 
 # Accesses come from socket 0: node 0 is its DRAM, 1 the other socket's, 2 its Optane, 3 the
 # other's. 128 KiB are hot on each of nodes 1, 2 and 3; node 0 has cold memory of the same program.
-SCAN=/sys/kernel/debug/sched/numa_balancing
-[ -d "$SCAN" ] || mount -t debugfs none /sys/kernel/debug
-found=$(cat /proc/sys/kernel/numa_balancing "$SCAN"/scan_* | tr '\n' ' ')
+reach_knobs
+found=$(knobs)
 echo '[pages]
 window_ms = 200' > settings
 HOT_KIB=128
@@ -93,4 +92,4 @@ for mode in cpm cpmx opm opmx opm-bd; do
     finish "$mode with 0 and 1 full"
 done
 equal "the knobs are as they were found" "$found" \
-    "$(cat /proc/sys/kernel/numa_balancing "$SCAN"/scan_* | tr '\n' ' ')"
+    "$(knobs)"

@@ -6,9 +6,7 @@
 
 # Each process has hot memory on Optane (node 2), accessed from socket 0, and cold memory in its
 # DRAM (node 0), which is full: there the kernel moves nothing by itself.
-SCAN=/sys/kernel/debug/sched/numa_balancing
-[ -d "$SCAN" ] || mount -t debugfs none /sys/kernel/debug
-knobs() { cat /proc/sys/kernel/numa_balancing "$SCAN"/scan_* | tr '\n' ' '; }
+reach_knobs
 found=$(knobs)
 echo '[pages]
 window_ms = 200' > settings
@@ -25,9 +23,6 @@ fill() {
     filler=$!
     wait_for 60 grep -q full filled.log || not_ok "node 0 fills up" "$(cat filled.log)"
 }
-
-# What the kernel's own balancing has moved, in OS pages, of all processes.
-by_kernel() { awk '$1 == "numa_pages_migrated" { print $2 }' /proc/vmstat; }
 
 # A shell that starts its program after it was attached to.
 sh -c 'while [ ! -e go ]; do sleep 0.1; done
@@ -61,8 +56,7 @@ equal "the knobs are as they were found" "$found" "$(knobs)"
 kill -KILL "$filler"
 
 # A control group with two processes, one of them in a group below.
-CGROUPS=/sys/fs/cgroup
-[ -e "$CGROUPS/cgroup.procs" ] || mount -t cgroup2 none "$CGROUPS"
+reach_cgroups
 mkdir -p "$CGROUPS/tenant/below"
 sleep 1
 fill 15360

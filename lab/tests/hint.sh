@@ -5,13 +5,10 @@
 # limit: 120
 
 SWITCH=/proc/sys/kernel/numa_balancing
-SCAN=/sys/kernel/debug/sched/numa_balancing
 PARANOID=/proc/sys/kernel/perf_event_paranoid
-[ -d "$SCAN" ] || mount -t debugfs none /sys/kernel/debug
+reach_knobs
 chmod 777 /tmp
 
-# knobs: all values in one line
-knobs() { cat "$SWITCH" "$SCAN"/scan_* | tr '\n' ' '; }
 hint_faults() { awk '$1 == "numa_hint_faults" { print $2 }' /proc/vmstat; }
 
 # begin KIB SECONDS: the program as an ordinary user, a thread on a CPU of each socket, stopped

@@ -67,6 +67,18 @@ tier_of() {
     done
 }
 
+# reach_knobs: the kernel's settings of NUMA balancing are files from then on, below $SCAN
+SCAN=/sys/kernel/debug/sched/numa_balancing
+reach_knobs() { [ -d "$SCAN" ] || mount -t debugfs none /sys/kernel/debug; }
+# knobs: all of them in one line
+knobs() { cat /proc/sys/kernel/numa_balancing "$SCAN"/scan_* | tr '\n' ' '; }
+# by_kernel: OS pages that NUMA balancing has moved by itself, of all processes
+by_kernel() { awk '$1 == "numa_pages_migrated" { print $2 }' /proc/vmstat; }
+
+# reach_cgroups: control groups are folders from then on, below $CGROUPS
+CGROUPS=/sys/fs/cgroup
+reach_cgroups() { [ -e "$CGROUPS/cgroup.procs" ] || mount -t cgroup2 none "$CGROUPS"; }
+
 # node_free_kib NODE
 node_free_kib() { awk '/MemFree/ { print $4 }' "/sys/devices/system/node/node$1/meminfo"; }
 
