@@ -1,8 +1,11 @@
 //! `./x install`: what is installed is used as its users do, and removed without a trace.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output};
+
+mod ran;
+use ran::{checked, files, installed, text};
 
 /// Links the runtime, and says whether an object came from it.
 const PROGRAM: &str = r#"
@@ -39,29 +42,8 @@ impl Installed {
     }
 
     fn tiercel(&self) -> Command {
-        let mut command = Command::new(self.path("bin/tiercel"));
-        command.env_remove("LD_PRELOAD");
-        command
+        installed(self.path("bin/tiercel"))
     }
-}
-
-/// Runs to the end, which must be a good one.
-fn checked(command: &mut Command) -> Output {
-    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{command:?}: {said}");
-    output
-}
-
-fn text(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-/// All files below a folder.
-fn files(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-    let below = |path: PathBuf| if path.is_dir() { files(&path) } else { vec![path] };
-    entries.flat_map(below).collect()
 }
 
 #[test]

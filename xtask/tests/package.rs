@@ -1,25 +1,11 @@
 //! `./x package deb`: the package is clean, is installed, used and removed without a trace.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 
-fn checked(command: &mut Command) -> Output {
-    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{command:?}: {said}");
-    output
-}
-
-fn text(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-fn files(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-    let below = |path: PathBuf| if path.is_dir() { files(&path) } else { vec![path] };
-    entries.flat_map(below).collect()
-}
+mod ran;
+use ran::{checked, files, installed, text};
 
 /// dpkg with a system of its own, in which there are no other packages.
 fn dpkg(root: &Path, words: &[&str]) -> Output {
@@ -50,11 +36,7 @@ fn the_package_is_clean_and_leaves_nothing() {
     }
     dpkg(root, &["--install", &package]);
     dpkg(root, &["--verify", "tiercel"]);
-    let tiercel = || {
-        let mut command = Command::new(root.join("usr/bin/tiercel"));
-        command.env_remove("LD_PRELOAD");
-        command
-    };
+    let tiercel = || installed(root.join("usr/bin/tiercel"));
     let run = ["run", "--quiet", "--", "sh", "-c", "echo $LD_PRELOAD"];
     let preload = text(&checked(tiercel().args(run)));
     assert!(preload.trim().ends_with("/usr/lib/tiercel/libtiercel.so"), "{preload}");
