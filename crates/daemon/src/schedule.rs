@@ -30,8 +30,6 @@ const FLOOD_TIME_SHARE: f64 = 0.5;
 /// Due times on the daemon's clock, milliseconds.
 #[derive(Debug)]
 pub(crate) struct Schedule {
-    /// The usual time between two ticks.
-    tick_ms: u64,
     ticks: TickSchedule,
     /// Shortest and longest time between two drains.
     drain_bounds_ms: (u64, u64),
@@ -44,7 +42,6 @@ pub(crate) struct Schedule {
 impl Schedule {
     pub(crate) fn new(config: &DaemonConfig) -> Schedule {
         Schedule {
-            tick_ms: config.tick_ms,
             ticks: TickSchedule::new(config.tick_ms, config.first_tick_ms),
             drain_bounds_ms: (config.poll_min_ms, config.poll_max_ms),
             drain_every_ms: config.poll_max_ms,
@@ -79,7 +76,7 @@ impl Schedule {
 
     /// Whether a tick is late by half of a usual one: what it waited for then waits for it.
     pub(crate) fn is_tick_overdue(&self, now_ms: u64) -> bool {
-        now_ms >= self.ticks.due_ms() + self.tick_ms / 2
+        self.ticks.is_overdue(now_ms)
     }
 
     /// What was begun goes on as soon as others were served.

@@ -201,22 +201,19 @@ impl Side {
     }
 
     fn observe(&mut self, sample: &Sample, latency_ns: f64) {
-        let figures_ns = self.figures_ns(sample);
-        let (at_once, is_apart) = around(sample);
-        let taken = &mut self.taken[usize::from(is_apart)];
-        taken.samples += 1.0;
-        taken.observed_ns += latency_ns / at_once;
-        taken.figures_ns += figures_ns;
-        if taken.samples > RECENT_SAMPLES {
-            let Taken { samples, observed_ns, figures_ns } = *taken;
-            let [samples, observed_ns, figures_ns] =
-                [samples, observed_ns, figures_ns].map(|sum| sum / 2.0);
-            *taken = Taken { samples, observed_ns, figures_ns };
-        }
+        let ((at_once, is_apart), figures_ns) = (around(sample), self.figures_ns(sample));
+        self.taken[usize::from(is_apart)].add(latency_ns / at_once, figures_ns);
     }
 }
 
 impl Taken {
+    fn add(&mut self, observed_ns: f64, figures_ns: f64) {
+        let kept = if self.samples >= RECENT_SAMPLES { 0.5 } else { 1.0 };
+        self.samples = self.samples * kept + 1.0;
+        self.observed_ns = self.observed_ns * kept + observed_ns;
+        self.figures_ns = self.figures_ns * kept + figures_ns;
+    }
+
     /// What misses take over what the figures say; 1 where no sample said.
     fn over_figures(&self) -> f64 {
         if self.figures_ns <= 0.0 {

@@ -44,6 +44,11 @@ impl TickSchedule {
         self.due_ms
     }
 
+    /// Whether the next tick is late by half of a usual one.
+    pub fn is_overdue(&self, now_ms: u64) -> bool {
+        now_ms >= self.due_ms + self.usual_ms / 2
+    }
+
     /// Time from the last tick to the next.
     pub fn every_ms(&self) -> u64 {
         self.every_ms

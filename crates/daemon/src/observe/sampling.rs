@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 use tiercel_ledger::Ledger;
-use tiercel_policy::is_past_probation;
+use tiercel_policy::{PROBATION_BYTES, is_past_probation};
 use tiercel_sampler::{Allowed, Counters, Drained, Method, Sampler, TargetHandle};
 use tiercel_wire::layout::OS_PAGE_BYTES;
 use tiercel_wire::{Now, ProbeTerms, Sample};
@@ -20,9 +20,9 @@ use tiercel_wire::{Now, ProbeTerms, Sample};
 /// watches in that process, and at least [`NEW_BYTES_MIN`].
 const NEW_PART: u64 = 4;
 
-/// Bytes of new objects that are worth a report before the next tick. Chosen, not measured: a
-/// quarter of [`PROBATION_BYTES`](tiercel_policy::PROBATION_BYTES).
-const NEW_BYTES_MIN: u64 = 16 << 20;
+/// Bytes of new objects that are worth a report before the next tick. Chosen, not measured: that
+/// part of what ends a probation at once.
+const NEW_BYTES_MIN: u64 = PROBATION_BYTES / NEW_PART;
 
 /// Share of wall time that handing the sampler the ranges of one process may take.
 const WATCH_TIME_SHARE: f64 = 0.01;
