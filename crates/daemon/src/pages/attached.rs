@@ -1,6 +1,7 @@
 //! Tiers running processes by OS page until they end or the caller stops it.
 //! In: an [`Attachment`]. Out: a [`PagesReport`]. Knows nothing of terminals.
 
+use std::cell::LazyCell;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -322,8 +323,9 @@ impl Attached {
             self.report.blind_ticks += 1;
             return;
         };
-        let rooms = self.rooms(&room);
-        self.report.groups = self.groups();
+        let fast = self.fast_bytes();
+        let rooms = self.rooms(&room, &fast);
+        self.report.groups = self.groups(&fast);
         let window = self.regions.window();
         let (residents, estimate) = (&mut self.regions, &self.estimate);
         let decision = self.tiering.tick(Situation { demand, residents, rooms, estimate, window });
@@ -335,7 +337,22 @@ impl Attached {
         }
     }
 
-    fn rooms(&self, room: &MoveRoom) -> Rooms {
+    /// Bytes of the best tiers that each group holds, where that is limited or reported.
+    fn fast_bytes(&self) -> BTreeMap<GroupId, u64> {
+        let (budgets, places) = (&self.family.budgets, self.tiering.places());
+        let is_limited = budgets.groups().any(|(_, limit, _)| limit != Limit::Capacity);
+        if !is_limited && !budgets.is_by_group() {
+            return BTreeMap::new();
+        }
+        self.held_bytes(|node| places.is_fast(node))
+    }
+
+    fn held_bytes(&self, is_meant: impl Fn(NodeId) -> bool) -> BTreeMap<GroupId, u64> {
+        let held = self.regions.held(is_meant);
+        held.into_iter().map(|(group, pages)| (group, pages * self.os_page_bytes)).collect()
+    }
+
+    fn rooms(&self, room: &MoveRoom, fast: &BTreeMap<GroupId, u64>) -> Rooms {
         let places = self.tiering.places();
         let free = free_bytes(places, room);
         let mut rooms = Rooms::new(places, &free, self.reserve);
@@ -343,36 +360,29 @@ impl Attached {
         let kept: Vec<(NodeId, u64)> =
             places.nodes().map(|node| (node, room.granted(node).to_low_bytes)).collect();
         rooms.keep_slow(&kept);
-        let fast = self.regions.held(|node| places.is_fast(node));
-        let all = self.regions.held(|_| true);
+        let all = LazyCell::new(|| self.held_bytes(|_| true));
+        let bytes = |held: &BTreeMap<GroupId, u64>, group| held.get(&group).copied().unwrap_or(0);
         for (group, limit, _) in self.family.budgets.groups() {
-            let bytes = |held: &BTreeMap<GroupId, u64>| {
-                held.get(&group).copied().unwrap_or(0) * self.os_page_bytes
-            };
             let limit = match limit {
                 Limit::Capacity => continue,
                 Limit::Bytes(bytes) => bytes,
-                Limit::ShareOfPeak(share) => saturating_u64(bytes(&all) as f64 * share),
+                Limit::ShareOfPeak(share) => saturating_u64(bytes(&all, group) as f64 * share),
             };
-            rooms.limit(group, signed(limit) - signed(bytes(&fast)));
+            rooms.limit(group, signed(limit) - signed(bytes(fast, group)));
         }
         rooms
     }
 
     /// What groups hold, where control groups have budgets.
-    fn groups(&self) -> Vec<GroupReport> {
+    fn groups(&self, fast: &BTreeMap<GroupId, u64>) -> Vec<GroupReport> {
         let budgets = &self.family.budgets;
-        if !budgets.is_by_group() {
-            return Vec::new();
-        }
-        let places = self.tiering.places();
-        let held = self.regions.held(|node| places.is_fast(node));
         let report = |(group, limit, cgroup): (GroupId, Limit, Option<&Path>)| GroupReport {
             cgroup: cgroup.map(Path::to_owned),
             fast: limit.to_string(),
-            fast_bytes: held.get(&group).copied().unwrap_or(0) * self.os_page_bytes,
+            fast_bytes: fast.get(&group).copied().unwrap_or(0),
         };
-        budgets.groups().map(report).collect()
+        let all = budgets.is_by_group().then(|| budgets.groups().map(report));
+        all.into_iter().flatten().collect()
     }
 
     /// Notes where moves have brought memory.
