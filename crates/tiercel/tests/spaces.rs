@@ -95,12 +95,13 @@ impl Stage {
     }
 
     /// A plan that knows no place: births go where `unplanned` says, but for requests. With a plan
-    /// the modelled mover takes the nodes of births from the programs.
+    /// the modelled mover takes the nodes of births from the programs. The fast tier has room for
+    /// all of it at any time: a share of the peak would be little while the program allocates.
     fn plan(&self, program: &[&str], unplanned: Unplanned) {
         let record = ["record", "--machine", "spr-cxl", "--sampler", "none", "-o", "a.profile"];
         let output = self.tiercel(&[&record, &["--"][..], program].concat());
         assert!(output.status.success(), "{}", stderr(&output));
-        let output = self.tiercel(&["plan", "a.profile", "--fast", "100%", "-o", "a.plan"]);
+        let output = self.tiercel(&["plan", "a.profile", "--fast", "64MiB", "-o", "a.plan"]);
         assert!(output.status.success(), "{}", stderr(&output));
         let mut plan = read_plan(&self.path("a.plan")).unwrap();
         plan.sites.clear();
