@@ -100,6 +100,10 @@ static int coarse_time(clockid_t clock, struct timespec *time) {
 #pragma GCC diagnostic pop
 /* clang-format on */
 
+static void enter(struct run *run);
+static void leave(struct run *run);
+#include "small_adopt.h"
+
 /* ---- Called by arena.c ----------------------------------------------------------------------- */
 
 static void start_options(void) {
@@ -153,7 +157,9 @@ static mi_page_t *page_alloc(mi_theap_t *theap, size_t bytes, size_t align) {
     if (found)
         return NULL; /* search again */
     struct filling before = tcl_filling_begin(theap, bytes);
-    mi_page_t *page = _mi_arenas_page_alloc(theap, bytes, align);
+    mi_page_t *page = align ? NULL : adopted(theap, bytes);
+    if (!page)
+        page = _mi_arenas_page_alloc(theap, bytes, align);
     tcl_filling_end(before);
     return page;
 }
@@ -347,6 +353,24 @@ static size_t attaching_bytes(const mi_page_t *page, size_t bytes) {
     return atomic_exchange_explicit(has, true, memory_order_relaxed) ? bytes : TCL_PAGE;
 }
 
+/* A block as the tracker sees it is there from now on. */
+static void enter(struct run *run) {
+    atomic_store_explicit(&run->state, RUN_BLOCK, memory_order_release);
+    if (tcl_unlikely(tcl_tracking())) {
+        struct tcl_use use = use_of(run);
+        tcl_note_born(&use);
+    }
+}
+
+static void leave(struct run *run) {
+    tcl_assert_debug(run->state == RUN_BLOCK);
+    if (tcl_unlikely(tcl_tracking())) {
+        struct tcl_use use = use_of(run);
+        tcl_note_died(&use);
+    }
+    atomic_store_explicit(&run->state, RUN_NONE, memory_order_release);
+}
+
 static bool block_born(mi_page_t *page) {
     if (!_mi_page_map_register(page))
         return false;
@@ -364,13 +388,12 @@ static bool block_born(mi_page_t *page) {
     if (tcl_unlikely(tcl_is_secure || (run->block_flags & BLOCK_SAMPLES)))
         mi_page_set_has_interior_pointers(page, true);
     set_slices(start, run->total, page);
-    atomic_store_explicit(&run->state, RUN_BLOCK, memory_order_release);
+    enter(run);
     count_born(run->total);
     if (tcl_unlikely(tcl_tracking())) {
-        struct tcl_use use = use_of(run);
-        tcl_note_born(&use);
-        tcl_birth_charge(k, use.bytes);
-        tcl_session_note_block(attaching_bytes(page, use.bytes));
+        size_t block = (size_t)run->total << PAGE_SHIFT;
+        tcl_birth_charge(k, block);
+        tcl_session_note_block(attaching_bytes(page, block));
     }
     /* mimalloc uses any arena before it makes a new one. Make one, for the next block. 2^26 bytes:
      * a unit of heap.c. */
@@ -384,14 +407,9 @@ static void block_died(mi_page_t *page) {
     uint8_t *start = mi_page_slice_start(page);
     if (tcl_likely(is_small(start))) {
         struct run *run = run_at(page_number((uintptr_t)start));
-        tcl_assert_debug(run->state == RUN_BLOCK);
-        if (tcl_unlikely(tcl_tracking())) {
-            struct tcl_use use = use_of(run);
-            tcl_note_died(&use);
-        }
         size_t bytes = (size_t)run->total << PAGE_SHIFT;
         atomic_fetch_sub_explicit(&block_bytes, bytes, memory_order_relaxed);
-        atomic_store_explicit(&run->state, RUN_NONE, memory_order_release);
+        leave(run);
         set_slices(start, run->total, NULL);
     }
     _mi_page_map_unregister(page);

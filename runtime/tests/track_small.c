@@ -2,7 +2,7 @@
  *
  * track_small.c: sites that keep much in small objects get blocks of their own, for each way to
  * allocate, in threads, in a forked child, with checked frees; others share blocks, and what each
- * keeps there is estimated.
+ * keeps there is estimated. Blocks do not stay half empty where another site replaces objects.
  * In: programs that write down where their objects are, and stop. Out: each object's block has its
  * site. Knows nothing of how that is done.
  */
@@ -160,6 +160,21 @@ static int in_children(void) {
     return 0;
 }
 
+/* One site builds, another replaces three of four objects, in another order. */
+static int replaces(void) {
+    for (unsigned i = 0; i < COUNT; i++)
+        memset(objects[PLAIN][i] = make(PLAIN), PLAIN + 1, BYTES - 1);
+    for (unsigned n = 0; n < COUNT / 4 * 3; n++) {
+        unsigned i = n * 7919u % COUNT; /* a prime: each object once */
+        free(objects[PLAIN][i]);
+        objects[PLAIN][i] = NULL;
+        memset(objects[OTHER][i] = make(OTHER), OTHER + 1, BYTES - 1);
+    }
+    write_down();
+    drop(0, COUNT);
+    return 0;
+}
+
 /* ---- The test -------------------------------------------------------------------------------- */
 
 static struct places *places;
@@ -226,6 +241,23 @@ static void check_estimates(struct session *s, const char *part) {
           live, shared_bytes);
 }
 
+/* Objects that replace another site's fill its blocks, which have no site then. */
+static void check_replaced(struct session *s, const char *part) {
+    static bool has_plain[TCL_SITES_MAX];
+    apart_bytes = shared_bytes = 0;
+    memset(site_of, 0, sizeof(site_of));
+    memset(has_plain, 0, sizeof(has_plain));
+    walk_table(s, enter);
+    uint64_t all = apart_bytes + shared_bytes, live = (uint64_t)COUNT * BYTES;
+    CHECK(all < live * 4 / 3, "%s: %lu bytes of blocks for %lu live", part, all, live);
+    for (unsigned i = 0; i < COUNT; i++)
+        has_plain[site_of[PLAIN][i]] = true;
+    for (unsigned i = 0; i < COUNT; i++) {
+        uint32_t site = site_of[OTHER][i];
+        CHECK(!site || !has_plain[site], "%s: object %u counts for the site before", part, i);
+    }
+}
+
 static void back_by_vregions(struct session *s) {
     control_of(s)->backing = TCL_BACKING_VMEM;
 }
@@ -246,8 +278,12 @@ static void check(const char *part, bool is_secure) {
     unlink(path);
     struct session *s = first_session(&d);
     drain(s);
-    check_kinds(s, part);
-    check_estimates(s, part);
+    if (strcmp(part, "replaced")) {
+        check_kinds(s, part);
+        check_estimates(s, part);
+    } else {
+        check_replaced(s, part);
+    }
     kill(pid, SIGCONT);
     int status = serve(&d, pid);
     CHECK(status == 0, "%s: wait status %x, stderr: %s", part, status, errors_of(&d));
@@ -263,6 +299,8 @@ int main(int argc, char **argv) {
     CHECK(new, "no operator new");
     if (argc > 1 && (!strcmp(argv[1], "one thread") || !strcmp(argv[1], "vregions")))
         return in_one_thread();
+    if (argc > 1 && !strcmp(argv[1], "replaced"))
+        return replaces();
     if (argc > 1)
         return strcmp(argv[1], "threads") ? in_children() : in_threads();
     places =
@@ -273,5 +311,7 @@ int main(int argc, char **argv) {
     check("threads", false);
     check("children", false);
     check("vregions", false);
+    check("replaced", false);
+    check("replaced", true);
     return 0;
 }
