@@ -43,8 +43,8 @@ kill "$pid"
 wait "$program"
 equal "the program's exit status is its own" 0 $?
 contains "and its data are intact" intact log
-# Not all: a program has no thread for it until its heap is large, and the kernel moves the memory of
-# one that gets no CPU to answer.
+# Not all: a program has no thread for it until its heap is large, and the kernel moves the memory
+# of one that gets no CPU to answer.
 at_least "MiB that it moved itself" 1 $(($(json summary.moves.own_bytes < summary) >> 20))
 show errors
 show summary
