@@ -279,6 +279,13 @@ impl Ledger {
         Some(self.process(slot).born_bytes.1)
     }
 
+    /// Bytes of live objects of a process's site; 0 where that is not known.
+    pub fn site_live_bytes(&self, pid: u32, site: u32) -> u64 {
+        let process = self.pids.get(&pid).map(|slot| self.process(*slot));
+        let history = process.and_then(|process| process.sites.get(site));
+        history.map_or(0, |history| history.live_bytes)
+    }
+
     /// Bytes of a process's extents on each node, ascending, as far as residency is known.
     pub fn resident_bytes(&self, pid: u32) -> impl Iterator<Item = (NodeId, u64)> {
         let slot = self.pids.get(&pid).copied();

@@ -32,10 +32,11 @@ struct Mark {
 /// An extent that samples hit of late, or that lies elsewhere for some expert.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
-    pid: u32,
+    pub(crate) pid: u32,
     addr: u64,
     bytes: u64,
     pub(crate) id: ExtentId,
+    pub(crate) site: u32,
     pub(crate) born_ms: u64,
     /// Bytes it takes up, and those in the faster memory.
     pub(crate) footprint: u64,
@@ -103,6 +104,7 @@ impl Scope<'_> {
             addr: extent.addr,
             bytes: extent.bytes,
             id: extent.id,
+            site: extent.site,
             born_ms: extent.born_ms,
             footprint,
             there,
@@ -123,6 +125,31 @@ impl Entry {
         self.rate = value.ns_per_s.map(|rate| rate * gap);
         self.deviation = value.deviation.map(|deviation| deviation * gap);
         self.total_ns = value.total_ns * gap;
+    }
+}
+
+#[cfg(test)]
+impl Entry {
+    /// Of a site of process 1, in slow memory, with these rates.
+    pub(crate) fn sampled(site: u32, footprint: u64, rate: f64, deviation: f64) -> Entry {
+        Entry {
+            pid: 1,
+            addr: 0,
+            bytes: footprint,
+            id: ExtentId(0),
+            site,
+            born_ms: 0,
+            footprint,
+            there: 0,
+            rate: [rate; 2],
+            deviation: [deviation; 2],
+            new_ns: 0.0,
+            total_ns: 0.0,
+            bits: 0,
+            home: 0.0,
+            real_before: 0.0,
+            bits_before: 0,
+        }
     }
 }
 

@@ -19,6 +19,7 @@ mod exchange;
 mod experts;
 mod follow;
 mod report;
+mod shrink;
 
 use tiercel_ledger::{ExtentId, Ledger, PIECE_UNITS, Pace, VALUE_TAU_UNITS};
 
@@ -28,6 +29,7 @@ use exchange::{Exchanged, Item, Terms, evict, exchange};
 use experts::{Expert, Experts, by_density};
 pub(crate) use follow::Scope;
 use follow::{Entry, Marks};
+use shrink::shrink;
 
 /// Part of its lead that is trusted to the best expert. In replay 0.5 to 2 differ by less than a
 /// point of the bound's gain, and 1 loses least.
@@ -105,6 +107,9 @@ impl Shadow {
         if is_wanted || input.used > input.budget {
             self.sweep(pace, &input.scope, &mut entries);
         }
+        let ledger = pace.ledger();
+        shrink(&mut entries, |pid, site| ledger.site_live_bytes(pid, site));
+        pace.compared(entries.len().min(PIECE_UNITS));
         let terms = |experts: &Experts, expert| Terms {
             up: input.up,
             down: input.down,
