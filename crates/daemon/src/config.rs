@@ -36,6 +36,8 @@ pub struct Settings {
     pub machine: MachineChoice,
     /// Programs end, as with glibc, at a double free and other frees that would corrupt the heap.
     pub secure_heap: bool,
+    /// `tiercel run` keeps what it learned of a program for its next run, and begins with it.
+    pub learn: bool,
     /// The policy's four routines and its gate.
     pub policy: tiercel_policy::Config,
     /// How samples are taken.
@@ -92,6 +94,7 @@ impl Default for Settings {
             sampler: tiercel_sampler::Kind::Auto,
             machine: MachineChoice::default(),
             secure_heap: false,
+            learn: true,
             policy: tiercel_policy::Config::default(),
             sampling: tiercel_sampler::Config::default(),
             objects: Objects::default(),
@@ -253,6 +256,8 @@ pub struct DaemonConfig {
     pub plan: Option<PlanChoice>,
     /// Pools of memory for programs that place it themselves.
     pub pools: Vec<tiercel_pool::Capacity>,
+    /// Gather what the next run of the program should know.
+    pub learn: bool,
     /// What the heap of programs is made of.
     pub backing: tiercel_wire::Backing,
     /// Which process reads the symbols of programs.
@@ -283,6 +288,7 @@ impl DaemonConfig {
             record: None,
             plan: None,
             pools: Vec::new(),
+            learn: false,
             backing: tiercel_wire::Backing::Kernel,
             symbols: tiercel_symbolize::Reader::default(),
         })
@@ -301,7 +307,8 @@ impl DaemonConfig {
     /// consist of vregions only from its start.
     pub(crate) fn terms(&self, sampler: Option<&dyn Sampler>) -> Terms {
         let scans = sampler.is_some_and(|sampler| sampler.method() == Method::PageTables);
-        let is_whole = self.record.is_some() || self.plan.is_some();
+        let is_planned = self.plan.as_ref().is_some_and(|plan| !plan.is_prior());
+        let is_whole = self.record.is_some() || is_planned;
         let is_early = is_whole || self.backing != tiercel_wire::Backing::Kernel;
         Terms {
             attach_bytes: if is_early { 0 } else { self.attach_bytes },

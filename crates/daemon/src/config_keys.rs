@@ -29,6 +29,11 @@ const KEYS: &[(&str, &str)] = &[
         "End programs, as glibc does, at a double free and at other frees that would corrupt \
          the heap.",
     ),
+    (
+        "learn",
+        "`tiercel run` keeps what it learned of a program for its next run, and begins with it \
+         (docs/learned.md).",
+    ),
     ("policy.tick_ms", "Time between two ticks, at which it is decided what moves; milliseconds."),
     (
         "policy.first_tick_ms",

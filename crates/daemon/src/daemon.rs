@@ -34,6 +34,7 @@ use crate::moving::{Context, Moving};
 use crate::net::arrival::Arrival;
 use crate::net::protocol::{Request, answer_line, error_line};
 use crate::net::socket_dir::Access;
+use crate::observe::learning::Learning;
 use crate::observe::recording::Recording;
 use crate::observe::sampling::{Purpose, Sampling};
 use crate::own_memory::OwnMemory;
@@ -168,8 +169,11 @@ impl Daemon {
             // Programs wait at phase entries: their rings are drained as often as may be.
             config.poll_max_ms = config.poll_min_ms;
         }
+        let sampling_is_there = parts.sampler.is_some();
         let sampling = Sampling::new(parts.sampler);
-        let mut tracking = Tracking::new(ledger, recording, quota, &config.symbols);
+        let learns = config.learn && recording.is_none() && sampling_is_there;
+        let learning = learns.then(|| Learning::of(&tiers.machine)).flatten();
+        let mut tracking = Tracking::new(ledger, (recording, learning), quota, &config.symbols);
         tracking.clients.set_systematic(sampling.systematic());
         Ok(Daemon {
             decisions: Some(Decisions::new(config.policy.clone())?),
@@ -439,7 +443,8 @@ impl Daemon {
         let peak_bytes = self.tracking.peak_bytes();
         births::welcome(session, &self.tiers, clients, ledger, peak_bytes, early);
         session.set_spaces(self.tiers.arenas_of_spaces());
-        if self.moving.plan.is_some() || self.tracking.recording.is_some() {
+        let is_planned = self.moving.plan.as_ref().is_some_and(|plan| !plan.is_prior());
+        if is_planned || self.tracking.recording.is_some() {
             session.set_numbered_births(NUMBERED_BIRTHS);
         }
         if let Some(Err(error)) = self.moving.plan.as_ref().map(|plan| plan.welcome(session)) {
@@ -731,6 +736,7 @@ impl Daemon {
             for births in &decision.births {
                 births::apply(births, context.tiers, &context.tracking.clients);
             }
+            moving.plan.iter().for_each(|plan| plan.place_small(&context.tracking.clients));
         }
         if !decision.moves.is_empty() {
             moving.submit(decision.moves, None, &mut context);
@@ -837,10 +843,17 @@ impl Daemon {
         let now_ms = self.now_ms();
         self.tracking.ledger.tick(now_ms);
         self.tracking.finish_looking();
+        if self.tracking.learning.as_ref().is_some_and(Learning::is_over) {
+            self.summary.problem("more sites were used than are learned of".to_owned());
+        }
         let (sites, ranking) = self.tracking.judged_rows(&self.tiers);
         let summary = Summary { ranking, ..self.status() };
         let machine = self.tiers.machine;
+        let learned = self
+            .tracking
+            .learning
+            .map(|learning| learning.finish(summary.elapsed_ms, summary.objects.peak_bytes));
         let profile = self.tracking.recording.map(|record| record.finish(machine, &summary));
-        FinalReport { summary, sites, profile: profile.map(Box::new) }
+        FinalReport { summary, sites, learned, profile: profile.map(Box::new) }
     }
 }

@@ -53,7 +53,7 @@ pub use net::{protocol, socket_dir};
 pub use observe::coverage::Coverage;
 pub use observe::recording::{NAMED_MAX, name_sites};
 pub use parts::{DaemonError, Handle, Parts};
-pub use plan::choice::PlanChoice;
+pub use plan::choice::{PlanChoice, PlanRole};
 pub use summary::{
     BudgetState, ClientCounts, FinalReport, ObjectCounts, PlanSummary, RecordCounts, SampleCounts,
     Spent, Summary,

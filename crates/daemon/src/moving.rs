@@ -48,9 +48,9 @@ impl Moving {
         Moving { queue, plan, backing, has_located_births: false }
     }
 
-    /// True while a plan places births.
+    /// True while a plan, and not the policy, decides how much room births have.
     pub(crate) fn has_active_plan(&self) -> bool {
-        self.plan.as_ref().is_some_and(PlanRunner::is_active)
+        self.plan.as_ref().is_some_and(PlanRunner::divides_room)
     }
 
     /// False when the plan decides alone.
@@ -254,7 +254,9 @@ impl Moving {
     pub(crate) fn add_to(&self, summary: &mut Summary, tracking: &Tracking) {
         summary.moves = self.queue.log.totals.clone();
         summary.moves.own_refused_bytes = self.queue.refusals.bytes();
-        summary.plan = self.plan.as_ref().map(|plan| plan.summary(&tracking.clients));
+        let plan = self.plan.as_ref().map(|plan| plan.summary(&tracking.clients));
+        let is_prior = self.plan.as_ref().is_some_and(PlanRunner::is_prior);
+        (summary.learned, summary.plan) = if is_prior { (plan, None) } else { (None, plan) };
     }
 }
 

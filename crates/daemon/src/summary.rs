@@ -9,6 +9,7 @@ use crate::net::arrival::Refused;
 use crate::observe::coverage::Coverage;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use tiercel_learned::RunFigures;
 use tiercel_ledger::Ledger;
 use tiercel_ledger::confidence::{EvidenceOfAll, Ranking};
 use tiercel_machine::Machine;
@@ -82,6 +83,9 @@ pub struct Summary {
     /// What became of the plan, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<PlanSummary>,
+    /// What became of births that earlier runs of the program decided, if any did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub learned: Option<PlanSummary>,
     /// CPU time that the daemon spent.
     pub spent: Spent,
     /// What did not work, and how often.
@@ -319,6 +323,9 @@ pub struct FinalReport {
     pub summary: Summary,
     /// All sites, those that deserve fast memory most first.
     pub sites: Vec<SiteRow>,
+    /// What was learned for the next run, if that was requested.
+    #[serde(skip)]
+    pub learned: Option<RunFigures>,
     /// The recorded profile, if one was requested; its functions have no names yet.
     #[serde(skip)]
     pub profile: Option<Box<Profile>>,

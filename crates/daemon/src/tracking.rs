@@ -9,6 +9,7 @@ use crate::clients::sites::{SiteRow, judge};
 use crate::clients::table::{Clients, Consumers, Turn};
 use crate::moves::queue::{Answer, MoveQueue};
 use crate::observe::coverage::{Asked, Looking, ranges};
+use crate::observe::learning::Learning;
 use crate::observe::recording::Recording;
 use crate::observe::residency::{Counting, ResidencyScan, count_live};
 use crate::plan::runner::PlanRunner;
@@ -50,6 +51,8 @@ pub(crate) struct Tracking {
     pub(crate) ledger: Ledger,
     /// `None`: nothing is recorded.
     pub(crate) recording: Option<Recording>,
+    /// `None`: nothing is learned for the next run.
+    pub(crate) learning: Option<Learning>,
     residency: ResidencyScan,
     looking: Looking,
     fit: FitScan,
@@ -66,7 +69,7 @@ pub(crate) struct Tracking {
 impl Tracking {
     pub(crate) fn new(
         ledger: Ledger,
-        recording: Option<Recording>,
+        (recording, learning): (Option<Recording>, Option<Learning>),
         quota: Quota,
         symbols: &Reader,
     ) -> Tracking {
@@ -74,6 +77,7 @@ impl Tracking {
             clients: Clients::new(quota, symbols),
             ledger,
             recording,
+            learning,
             residency: ResidencyScan::default(),
             looking: Looking::default(),
             fit: FitScan::default(),
@@ -165,6 +169,9 @@ impl Tracking {
             count_live(&mut client, &self.ledger);
         }
         self.clients.keep_sites(&mut client, &self.ledger);
+        if let Some(learning) = &mut self.learning {
+            learning.client_left(&client, now_ms);
+        }
         if let Some(recording) = &mut self.recording {
             recording.client_left(&client, &mut self.ledger, now_ms);
         }
@@ -236,7 +243,7 @@ impl Tracking {
     /// Attributes the samples that need not wait any longer to objects and their sites; the plan
     /// learns of those that hit.
     pub(crate) fn attribute(&mut self, mut plan: Option<&mut PlanRunner>, tiers: &Tiers) {
-        let Tracking { clients, ledger, recording, attributed, held, .. } = self;
+        let Tracking { clients, ledger, recording, learning, attributed, held, .. } = self;
         held.retain(|sample| {
             let waits = clients.awaits_symbols(sample.pid, sample.addr);
             if !waits {
@@ -247,6 +254,9 @@ impl Tracking {
         ledger.attribute(attributed);
         if let Some(recording) = recording {
             recording.consume(ledger);
+        }
+        if let Some(learning) = learning {
+            attributed.iter().for_each(|one| learning.sampled(one));
         }
         // A dirtied line is no access of its own: the read or the write of it was sampled.
         let accesses = attributed.drain(..).filter(|one| one.sample.kind != AccessKind::Dirtied);
@@ -304,7 +314,16 @@ impl Tracking {
     /// A pass that counts what lives and finds extents whose residency is stale; `None` while the
     /// last one is not paid off.
     pub(crate) fn counting(&self, now_ms: u64) -> Option<Counting> {
-        self.residency.is_due(now_ms).then(|| self.residency.counting(now_ms))
+        self.residency
+            .is_due(now_ms)
+            .then(|| self.residency.counting(now_ms, self.learning.is_some()))
+    }
+
+    /// The pass is over: what lives is learned for the next run.
+    pub(crate) fn learn_lives(&mut self, counting: &mut Counting, now_ms: u64) {
+        if let Some(learning) = &mut self.learning {
+            learning.counted(counting.take_lives().into_iter(), now_ms);
+        }
     }
 
     /// The pass, and what went with it, took so long.

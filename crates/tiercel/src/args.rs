@@ -59,6 +59,11 @@ Examples:
     /// Show, compare, merge and export profiles
     #[command(after_help = "Example: tiercel profile show app.profile")]
     Profile(ProfileArgs),
+    /// Show or forget what runs of a program learned for its next runs
+    #[command(after_help = "Examples:
+  tiercel learned list
+  tiercel learned show ./app")]
+    Learned(crate::learned_args::LearnedArgs),
     /// Make a plan from a profile: which memory each object is born in and moves to
     #[command(after_help = "Examples:
   tiercel plan app.profile --fast 25%
@@ -240,6 +245,9 @@ pub struct RunArgs {
     /// plan falls short of its prediction
     #[arg(long, requires = "plan")]
     pub adapt: bool,
+    /// Neither use what earlier runs of the program learned, nor keep what this one learns
+    #[arg(long)]
+    pub no_learn: bool,
     /// Print the whole summary. Without it three lines are printed, and none where standard error
     /// is no terminal
     #[arg(long, short)]

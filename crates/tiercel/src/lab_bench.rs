@@ -11,8 +11,9 @@ use tiercel_advisor::predict;
 use tiercel_daemon::Settings;
 use tiercel_lab::Acceleration;
 use tiercel_lab::bench::experiment::{
-    Baseline, Command, Experiment, Half, Huge, Metric, Policy, Share, Workload,
+    Baseline, Command, Experiment, Half, Huge, Metric, Policy, Workload,
 };
+use tiercel_lab::bench::share::Share;
 use tiercel_lab::bench::{self, Agent, BenchOptions, Spec, Summary, Tally};
 use tiercel_machine::parse_bytes;
 use tiercel_plan::read_plan;

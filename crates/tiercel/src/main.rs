@@ -23,6 +23,9 @@ mod lab;
 mod lab_bench;
 mod lab_guest;
 mod lab_truth;
+mod learn;
+mod learned;
+mod learned_args;
 mod library;
 mod link;
 mod plan;
@@ -71,6 +74,7 @@ fn main() -> ExitCode {
         Verb::Cxx(args) => return cc::compile(cc::Language::Cxx, &args.words),
         Verb::Record(args) => return record::record(args),
         Verb::Profile(args) => profile::profile(args),
+        Verb::Learned(args) => learned::learned(args),
         Verb::Plan(args) => plan::plan(args),
         Verb::Whatif(args) => whatif::whatif(args),
         Verb::Heat(args) => heat::heat(args),

@@ -10,6 +10,7 @@ use crate::brief::{Around, brief, cost_ratio};
 use crate::engine::{Engine, UNOBSERVED, engine, settings};
 use crate::exit;
 use crate::host::{Ending, Hosted, StartError, end_like};
+use crate::learn::{Learner, Recalled, history, now_s};
 use crate::privilege::{Privilege, symbol_reader};
 use crate::program::{find, hindrance};
 use crate::summary_file::SummaryFile;
@@ -22,7 +23,9 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use tiercel_daemon::{Daemon, DaemonError, FinalReport, Handle, PlanChoice};
+use tiercel_daemon::{
+    Daemon, DaemonError, FinalReport, Handle, PlanChoice, PlanRole, PlanSummary, Settings,
+};
 use tiercel_machine::Machine;
 use tiercel_plan::{Plan, read_plan};
 use tiercel_policy::Limit;
@@ -44,7 +47,7 @@ pub fn run(args: &RunArgs) -> ExitCode {
         Err(error) => return refuse(&error),
     };
     let done = match args.by {
-        ByArg::Objects => start(args).map(|started| started.finish(args, output)),
+        ByArg::Objects => start(args).map(|(started, past)| started.finish(args, &past, output)),
         ByArg::Pages => by_pages::run(args, output),
     };
     done.unwrap_or_else(|error| refuse(&error))
@@ -68,12 +71,35 @@ pub struct Started {
     ratio: Option<f64>,
 }
 
-fn start(args: &RunArgs) -> Result<Started> {
+/// Earlier runs of the program.
+#[derive(Default)]
+struct Past {
+    /// `None`: nothing is learned.
+    learner: Option<Learner>,
+    /// What this run began with, if anything.
+    recalled: Option<Recalled>,
+}
+
+fn start(args: &RunArgs) -> Result<(Started, Past)> {
     if args.mode.is_some() {
         bail!("--mode is of OS pages: use it with --by pages");
     }
-    let engine = planned_engine(args)?.with_vregions(&args.engine, &mut Privilege::Own)?;
-    host_with_runtime(&args.program, engine)
+    let (engine, settings) = planned_engine(args)?;
+    let mut engine = engine.with_vregions(&args.engine, &mut Privilege::Own)?;
+    let past = recall(args, &settings, &mut engine);
+    Ok((host_with_runtime(&args.program, engine)?, past))
+}
+
+/// Lets the engine begin with what earlier runs learned, and learn for the next.
+fn recall(args: &RunArgs, settings: &Settings, engine: &mut Engine) -> Past {
+    if args.no_learn || !settings.learn || engine.parts.machine.tiers().len() < 2 {
+        return Past::default();
+    }
+    let Some(learner) = Learner::of(&args.program[0]) else { return Past::default() };
+    engine.config.learn = true;
+    let is_free = engine.config.plan.is_none();
+    let recalled = is_free.then(|| learner.recall(engine, settings.fast)).flatten();
+    Past { learner: Some(learner), recalled }
 }
 
 /// Starts the daemon, then the program with the runtime.
@@ -86,9 +112,11 @@ pub fn host_with_runtime(program: &[OsString], engine: Engine) -> Result<Started
 }
 
 /// The engine, with the plan if there is one. A defective plan is refused here.
-fn planned_engine(args: &RunArgs) -> Result<Engine> {
+fn planned_engine(args: &RunArgs) -> Result<(Engine, Settings)> {
     let mut settings = settings(&args.engine)?;
-    let Some(path) = &args.plan else { return engine(&settings, &mut Privilege::Own) };
+    let Some(path) = &args.plan else {
+        return Ok((engine(&settings, &mut Privilege::Own)?, settings));
+    };
     let plan = read_plan(path)?;
     if args.engine.fast.is_none() {
         settings.fast = Limit::Bytes(plan.fast_bytes());
@@ -116,8 +144,9 @@ fn planned_engine(args: &RunArgs) -> Result<Engine> {
     let plan = Arc::new(plan);
     // The process ends with the run, so a large plan is not freed piece by piece.
     std::mem::forget(Arc::clone(&plan));
-    engine.config.plan = Some(PlanChoice { plan, adapt: args.adapt });
-    Ok(engine)
+    let role = PlanRole::Binding { adapt: args.adapt };
+    engine.config.plan = Some(PlanChoice { plan, role });
+    Ok((engine, settings))
 }
 
 /// A remark when the plan was made for another program.
@@ -188,8 +217,9 @@ impl Started {
         Ended { ending, final_report: None, remarks, ratio }
     }
 
-    fn finish(self, args: &RunArgs, output: Option<SummaryFile>) -> ExitCode {
-        let ended = self.wait();
+    fn finish(self, args: &RunArgs, past: &Past, output: Option<SummaryFile>) -> ExitCode {
+        let mut ended = self.wait();
+        ended.keep(past);
         let ending = match &ended.ending {
             Ok(ending) => *ending,
             Err(error) => {
@@ -197,7 +227,7 @@ impl Started {
                 return ExitCode::from(exit::REFUSED);
             }
         };
-        if let Err(error) = report(args, output, &ended, ending) {
+        if let Err(error) = report(args, past.recalled, output, &ended, ending) {
             complain(&error);
         }
         end_like(ending)
@@ -216,9 +246,22 @@ pub struct Ended {
     ratio: Option<f64>,
 }
 
+impl Ended {
+    /// Keeps what was learned for the next run.
+    fn keep(&mut self, past: &Past) {
+        let learned = self.final_report.as_mut().and_then(|report| report.learned.take());
+        if let (Some(learner), Some(learned)) = (&past.learner, learned)
+            && let Err(error) = learner.keep(learned)
+        {
+            self.remarks.push(format!("what this run learned is not kept: {error}"));
+        }
+    }
+}
+
 /// Writes the summary to the requested destination. It never changes the program's exit status.
 fn report(
     args: &RunArgs,
+    recalled: Option<Recalled>,
     output: Option<SummaryFile>,
     ended: &Ended,
     ending: Ending,
@@ -231,12 +274,13 @@ fn report(
     }
     let mut symbols = Symbols::new(&symbol_reader());
     let text = match (args.json, is_whole) {
-        (true, _) => json(ended, ending, &mut symbols)?,
+        (true, _) => json(ended, recalled, ending, &mut symbols)?,
         (_, true) => {
             let (report, remarks) = (ended.final_report.as_ref(), &ended.remarks);
-            prefixed(&text(args, report, remarks, &mut symbols))
+            let learned = recalled.map(|recalled| learned_line(recalled, report));
+            prefixed(&text(args, report, remarks, learned, &mut symbols))
         }
-        (_, false) => prefixed(&short_text(args, ended, &mut symbols)),
+        (_, false) => prefixed(&short_text(args, recalled, ended, &mut symbols)),
     };
     match output {
         Some(output) => output.write(&text),
@@ -244,13 +288,26 @@ fn report(
     }
 }
 
-fn json(ended: &Ended, ending: Ending, symbols: &mut Symbols) -> Result<String> {
+fn json(
+    ended: &Ended,
+    recalled: Option<Recalled>,
+    ending: Ending,
+    symbols: &mut Symbols,
+) -> Result<String> {
     let mut value = match &ended.final_report {
         Some(final_report) => show::named_json(final_report, symbols)?,
         None => serde_json::json!({}),
     };
     value["remarks"] = ended.remarks.as_slice().into();
     value["exit_status"] = ending.shell_status().into();
+    if let Some(Recalled { runs, updated_s, sites, fast_share }) = recalled {
+        value["recalled"] = serde_json::json!({
+            "runs": runs,
+            "updated_s": updated_s,
+            "sites": sites,
+            "fast_share": fast_share,
+        });
+    }
     Ok(json_of("run", &value)?)
 }
 
@@ -259,6 +316,7 @@ fn text(
     args: &RunArgs,
     final_report: Option<&FinalReport>,
     remarks: &[String],
+    learned: Option<String>,
     symbols: &mut Symbols,
 ) -> String {
     let mut out = String::new();
@@ -271,14 +329,35 @@ fn text(
         let rows = args.rows.unwrap_or(ROWS);
         out.push_str(&show::final_report(final_report, symbols, rows));
     }
+    out.extend(learned);
     if final_report.is_none_or(|report| report.summary.clients.attached > 0) {
         out.push_str(&remarked(remarks));
     }
     out
 }
 
-/// Three lines, or the remarks where there are no figures.
-fn short_text(args: &RunArgs, ended: &Ended, symbols: &mut Symbols) -> String {
+/// What the run began with, and what came of it.
+fn learned_line(recalled: Recalled, report: Option<&FinalReport>) -> String {
+    let Recalled { runs, updated_s, sites, .. } = recalled;
+    let history = history(runs, updated_s, now_s());
+    let mut line = format!("learned    births of {sites} sites, from {history}");
+    if let Some(PlanSummary { matched, planned_bytes, remarks, .. }) =
+        report.and_then(|report| report.summary.learned.as_ref())
+    {
+        let bytes = tiercel_machine::short_bytes(*planned_bytes);
+        line.push_str(&format!("; {matched} were met, {bytes} born there"));
+        remarks.iter().for_each(|remark| line.push_str(&format!("; {remark}")));
+    }
+    line + "\n"
+}
+
+/// Three lines, or the remarks where there are no figures; a line more of what was learned.
+fn short_text(
+    args: &RunArgs,
+    recalled: Option<Recalled>,
+    ended: &Ended,
+    symbols: &mut Symbols,
+) -> String {
     let Some(final_report) = &ended.final_report else { return remarked(&ended.remarks) };
     let words: Vec<String> =
         args.program.iter().map(|word| word.to_string_lossy().into_owned()).collect();
@@ -288,7 +367,8 @@ fn short_text(args: &RunArgs, ended: &Ended, symbols: &mut Symbols) -> String {
         program: printable(&words.join(" ")),
         has_plan: args.plan.is_some(),
     };
-    brief(final_report, &around, symbols)
+    let learned = recalled.map(|recalled| learned_line(recalled, Some(final_report)));
+    brief(final_report, &around, symbols) + &learned.unwrap_or_default()
 }
 
 fn remarked(remarks: &[String]) -> String {

@@ -150,6 +150,29 @@ fn recorded(printed: &mut Printed) {
     assert!(plan.status().unwrap().success());
     printed.program("run", &["run", "--json", "--plan", "a.plan", "--adapt", "--tick", "20ms"]);
     printed.program("run", &["run", "--json", "--sampler", "none", "--pool", "0=64MiB"]);
+    learned(printed);
+}
+
+/// The second run begins with what the first one learned.
+fn learned(printed: &mut Printed) {
+    let run = ["run", "--json", "--machine", "spr-cxl", "--sampler", "probe", "--fast", "4MiB"];
+    let data = printed.path("data");
+    let learning = |words: &[&str]| {
+        let mut command = tiercel();
+        command.current_dir(data.parent().unwrap()).env("XDG_DATA_HOME", &data).args(words);
+        command.output().unwrap()
+    };
+    for _ in 0..2 {
+        let output = learning(&[&run[..], &["--", "./app"]].concat());
+        printed.keep("run", &output.stderr);
+    }
+    for (format, words) in [
+        ("learned-list", &["learned", "list"][..]),
+        ("learned", &["learned", "show", "app"]),
+        ("learned-forget", &["learned", "forget", "app"]),
+    ] {
+        printed.keep(format, &learning(&[words, &["--json"]].concat()).stdout);
+    }
 }
 
 fn running(printed: &mut Printed) {

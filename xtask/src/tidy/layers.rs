@@ -20,6 +20,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("symbolize", &[]),
     ("profile", &["wire", "machine", "ledger", "symbolize"]),
     ("plan", &["wire", "machine"]),
+    ("learned", &["wire", "machine", "plan"]),
     ("advisor", &["wire", "machine", "planner", "profile", "plan"]),
     ("replay", &["wire", "machine", "ledger", "policy", "planner", "profile"]),
     ("sampler", &["wire", "machine"]),
@@ -36,6 +37,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "symbolize",
             "profile",
             "plan",
+            "learned",
             "sampler",
             "mover",
             "pool",
@@ -56,6 +58,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "symbolize",
             "profile",
             "plan",
+            "learned",
             "advisor",
             "replay",
             "sampler",
@@ -72,10 +75,21 @@ const LAYERS: &[(&str, &[&str])] = &[
 /// Packages from outside that only the named crates may use.
 const RESERVED: &[(&[&str], &[&str])] = &[
     // What leaves as JSON leaves through the control socket or the terminal, between the lab and
-    // its plugin, or as a profile or a plan.
+    // its plugin, or as a profile, a plan, or what is learned.
     (
         &["serde_json"],
-        &["bench", "symbolize", "profile", "plan", "daemon", "emulator", "tiercel", "lab", "xtask"],
+        &[
+            "bench",
+            "symbolize",
+            "profile",
+            "plan",
+            "learned",
+            "daemon",
+            "emulator",
+            "tiercel",
+            "lab",
+            "xtask",
+        ],
     ),
     (&["parquet", "zstd"], &["profile"]),
     (&["highs"], &["planner"]),
@@ -92,6 +106,7 @@ const RESERVED: &[(&[&str], &[&str])] = &[
             "pool",
             "broker",
             "symbolize",
+            "learned",
             "daemon",
             "tiercel",
             "lab",

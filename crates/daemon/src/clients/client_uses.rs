@@ -210,7 +210,7 @@ impl ClientUses {
     }
 
     /// What each used site did, by number.
-    pub(super) fn by_site(&self) -> impl Iterator<Item = (u32, &Use)> {
+    pub(crate) fn by_site(&self) -> impl Iterator<Item = (u32, &Use)> {
         self.uses.iter().map(|(number, used)| (*number, used))
     }
 

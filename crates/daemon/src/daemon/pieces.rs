@@ -257,6 +257,7 @@ pub(super) fn scan(daemon: &mut Daemon, now_ms: u64) -> Vec<Range> {
         return Vec::new();
     };
     let counted = daemon.work(|work| work.pass(&mut counting));
+    daemon.tracking.learn_lives(&mut counting, now_ms);
     let fitted = scan_fit(daemon);
     let took = counted.map(|((), took)| took).into_iter().chain(fitted).sum();
     daemon.tracking.counted(took, now_ms);

@@ -4,6 +4,7 @@
 //! their memory is known. Knows nothing of moves or plans.
 
 pub(crate) mod coverage;
+pub(crate) mod learning;
 pub(crate) mod recording;
 pub(crate) mod residency;
 pub(crate) mod sampling;

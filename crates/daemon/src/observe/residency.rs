@@ -6,6 +6,7 @@ use crate::clients::client::Client;
 use crate::clients::live::LiveUse;
 use crate::clients::pass::Pass;
 use crate::moves::queue::Answer;
+use crate::observe::learning::{LivesScan, SiteLives};
 use crate::schedule::pause_ms;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -44,9 +45,11 @@ impl ResidencyScan {
     }
 
     /// A pass that counts what lives, by site, and finds the extents whose residency is stale.
-    pub(crate) fn counting(&self, now_ms: u64) -> Counting {
+    pub(crate) fn counting(&self, now_ms: u64, learns: bool) -> Counting {
         Counting {
             live: HashMap::new(),
+            scan: learns.then(LivesScan::default),
+            lives: Vec::new(),
             stale: Vec::new(),
             now_ms,
             refreshes_max: if now_ms < self.refresh_due_ms { 0 } else { REFRESHES_MAX },
@@ -87,6 +90,10 @@ impl ResidencyScan {
 pub(crate) struct Counting {
     /// Of the client whose extents are being counted.
     live: HashMap<u32, LiveUse>,
+    /// The same of it, for the next run of its program; `None`: nothing is learned.
+    scan: Option<LivesScan>,
+    /// That of all clients that were counted.
+    lives: Vec<(u32, HashMap<u32, SiteLives>)>,
     stale: Vec<Range>,
     now_ms: u64,
     refreshes_max: usize,
@@ -97,11 +104,19 @@ impl Counting {
     pub(crate) fn stale(self) -> Vec<Range> {
         self.stale
     }
+
+    /// What lives of each client, by site, for the next run of its program.
+    pub(crate) fn take_lives(&mut self) -> Vec<(u32, HashMap<u32, SiteLives>)> {
+        std::mem::take(&mut self.lives)
+    }
 }
 
 impl Pass for Counting {
     fn see(&mut self, extent: &Extent<'_>) {
         let (pid, addr, bytes) = (extent.pid, extent.addr, extent.bytes);
+        if let Some(scan) = &mut self.scan {
+            scan.see(extent);
+        }
         let live = self.live.entry(extent.site).or_default();
         live.bytes += bytes;
         live.heat += f64::from(extent.accesses_per_s());
@@ -115,16 +130,21 @@ impl Pass for Counting {
 
     fn seen(&mut self, client: &mut Client) {
         client.uses.set_live(self.live.drain());
+        let lives = self.scan.as_mut().map(|scan| (client.pid, scan.take()));
+        self.lives.extend(lives);
     }
 
     fn forget(&mut self) {
         self.live.clear();
+        if let Some(scan) = &mut self.scan {
+            scan.take();
+        }
     }
 }
 
 /// Counts what lives of one client, by site.
 pub(crate) fn count_live(client: &mut Client, ledger: &Ledger) {
-    let mut counting = ResidencyScan::default().counting(0);
+    let mut counting = ResidencyScan::default().counting(0, false);
     ledger.extents_of(client.pid).for_each(|extent| counting.see(&extent));
     counting.seen(client);
 }

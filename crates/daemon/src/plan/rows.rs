@@ -2,6 +2,7 @@
 //! In: a [`Plan`], the machine, the builds at hand. Out: rows by site, size and phase, and rows in
 //! sessions. Knows nothing of when anything moves.
 
+use super::choice::PlanChoice;
 use crate::summary::PlanSummary;
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -35,16 +36,20 @@ pub(crate) struct PlanRows {
     /// Sites under the hashes they have in this build: the plan's, and those found by name.
     hashes: HashMap<u64, usize>,
     by_name: HashSet<u64>,
+    /// Without rows births are as without a plan.
+    is_prior: bool,
 }
 
 impl PlanRows {
-    pub(crate) fn new(plan: Arc<Plan>, machine: &Machine, arenas: &[NodeId]) -> PlanRows {
+    pub(crate) fn new(choice: &PlanChoice, machine: &Machine, arenas: &[NodeId]) -> PlanRows {
+        let plan = Arc::clone(&choice.plan);
         let fit = fit(&plan, machine, arenas);
         let hashes = plan.sites.iter().enumerate().map(|(index, site)| (site.hash, index));
         let mut rows = PlanRows {
             rows: HashMap::new(),
             hashes: hashes.collect(),
             by_name: HashSet::new(),
+            is_prior: choice.is_prior(),
             fit,
             plan,
         };
@@ -106,7 +111,7 @@ impl PlanRows {
     /// Writes the rows into a session.
     pub(crate) fn publish(&self, session: &mut Session) -> Result<(), PlanError> {
         let mut rows = self.fit.rows.clone();
-        rows.push(SENTINEL_ROW);
+        rows.extend((!self.is_prior).then_some(SENTINEL_ROW));
         session.set_plan(&rows, self.fit.unplanned)
     }
 

@@ -9,7 +9,7 @@
 //! tick           what the budget leaves -> session (the policy decides only with `adapt`)
 //! ```
 
-use super::choice::PlanChoice;
+use super::choice::{PlanChoice, PlanRole};
 use super::drift::Drift;
 use super::objects::{objects, phase_hash_of, size_class};
 use super::prefetch::Prefetch;
@@ -42,6 +42,8 @@ const EXECUTIONS_MAX: usize = 1;
 pub(crate) struct PlanRunner {
     rows: PlanRows,
     adapt: bool,
+    /// It places births alone, and leaves all else to the policy.
+    is_prior: bool,
     is_abandoned: bool,
     rematch: Rematch,
     prefetch: Prefetch,
@@ -80,10 +82,15 @@ pub(crate) struct Entered {
 
 impl PlanRunner {
     pub(crate) fn new(choice: PlanChoice, tiers: &Tiers, symbols: &Reader) -> PlanRunner {
-        let predicted = choice.plan.expected.time.and_then(|time| time.fast_share);
+        let planned = choice.plan.expected.time.and_then(|time| time.fast_share);
+        let (adapt, is_prior, predicted) = match choice.role {
+            PlanRole::Binding { adapt } => (adapt, false, planned),
+            PlanRole::Prior { fast_share } => (true, true, Some(fast_share)),
+        };
         PlanRunner {
-            rows: PlanRows::new(choice.plan, &tiers.machine, &tiers.arenas),
-            adapt: choice.adapt,
+            rows: PlanRows::new(&choice, &tiers.machine, &tiers.arenas),
+            adapt,
+            is_prior,
             is_abandoned: false,
             rematch: Rematch::new(symbols.clone()),
             prefetch: Prefetch::default(),
@@ -95,9 +102,23 @@ impl PlanRunner {
         }
     }
 
-    /// False once it was abandoned.
-    pub(crate) fn is_active(&self) -> bool {
-        !self.is_abandoned
+    /// Whether it decides how much room births have: not once it was abandoned.
+    pub(crate) fn divides_room(&self) -> bool {
+        !self.is_abandoned && !self.is_prior
+    }
+
+    /// Whether it places births alone.
+    pub(crate) fn is_prior(&self) -> bool {
+        self.is_prior
+    }
+
+    /// Where a policy that knows nothing of it would begin blocks of small allocations, they begin
+    /// where it has them.
+    pub(crate) fn place_small(&self, clients: &Clients) {
+        let small = self.rows.small_arena().filter(|_| self.is_prior && !self.is_abandoned);
+        if let Some(small) = small {
+            clients.iter().for_each(|client| client.session.set_small_arena(usize::from(small)));
+        }
     }
 
     /// Whether the policy decides about what the plan does not place.
@@ -236,6 +257,9 @@ impl PlanRunner {
     /// Follows sites of modules that were rebuilt: those that the plan has by function and line get
     /// its rows. True when there are new ones, which must be published.
     pub(crate) fn rematch(&mut self, clients: &mut Clients) -> bool {
+        if self.is_prior {
+            return false; // another build learns anew
+        }
         for client in clients.iter_mut() {
             self.compare_sites(client);
         }
@@ -265,7 +289,7 @@ impl PlanRunner {
 
     /// Sites, by process, whose objects the plan places; the policy leaves them to it.
     pub(crate) fn placed_sites(&self, clients: &Clients) -> HashSet<(u32, u32)> {
-        if self.is_abandoned {
+        if self.is_abandoned || self.is_prior {
             return HashSet::new();
         }
         let of_client = |client: &Client| {
@@ -289,9 +313,11 @@ impl PlanRunner {
         }
         let Some(failure) = self.drift.tick() else { return Vec::new() };
         self.is_abandoned = true;
+        let what = if self.is_prior { "what was learned" } else { "the plan" };
+        let next = if self.is_prior { "" } else { "; record again with this input" };
         self.rows.abandon(format!(
-            "the plan was abandoned: {:.0}% of the accesses went to the fastest memory, where it \
-             predicted {:.0}%; record again with this input",
+            "{what} was abandoned: {:.0}% of the accesses went to the fastest memory, where it \
+             predicted {:.0}%{next}",
             failure.delivered * 100.0,
             failure.predicted * 100.0
         ));

@@ -85,6 +85,7 @@ impl Agent {
             Some(bytes) => Some(Hog::fill(&self.root, &spec.fast_nodes, bytes)?),
             None => None,
         };
+        (0..spec.learned).try_for_each(|_| self.learn(spec))?;
         let ended = self.start(spec);
         self.kill()?;
         let mut measured = ended?;
@@ -124,8 +125,19 @@ impl Agent {
         Ok(())
     }
 
-    /// Runs the program to its end and observes at intervals where its memory is.
-    fn start(&self, spec: &Spec) -> Result<Measured> {
+    /// Runs the program once, with what it will have at the measured run, so that Tiercel learns.
+    fn learn(&self, spec: &Spec) -> Result<()> {
+        let mut command = self.in_group(spec)?;
+        self.mark("begin");
+        let status = command.status().context("cannot start sh");
+        self.mark("end");
+        let status = status?;
+        ensure!(status.success(), "a run to learn from ended with {status}{}", self.shown());
+        Ok(())
+    }
+
+    /// The run's command, within its control group.
+    fn in_group(&self, spec: &Spec) -> Result<Command> {
         let words = self.command(spec)?;
         let into = |name: &str| {
             let path = self.scratch.join(name);
@@ -135,7 +147,15 @@ impl Agent {
         // `$0` is the group's `cgroup.procs`; writing 0 moves the writer itself.
         command.args(["-c", r#"echo 0 > "$0" && exec "$@""#]);
         command.arg(self.group.join("cgroup.procs")).args(&words);
+        // Emptied before each run: it begins with what its own runs learned.
+        command.env("XDG_DATA_HOME", self.scratch.join("data"));
         command.stdin(Stdio::null()).stdout(into("out")?).stderr(into("err")?);
+        Ok(command)
+    }
+
+    /// Runs the program to its end and observes at intervals where its memory is.
+    fn start(&self, spec: &Spec) -> Result<Measured> {
+        let mut command = self.in_group(spec)?;
         self.mark("begin");
         let counters = Counters::read(&self.root);
         let began = Instant::now();
@@ -417,6 +437,7 @@ mod tests {
             knobs: Vec::new(),
             metric: Metric::Reported,
             run: Vec::new(),
+            learned: 0,
         }
     }
 
@@ -453,6 +474,25 @@ mod tests {
         let Event::Failed(why) = &events[3] else { panic!("{events:?}") };
         assert!(why.contains("reported no time") && why.contains("hello"), "{why}");
         assert!(matches!(events[5], Event::Done(_)), "{events:?}");
+    }
+
+    #[test]
+    fn runs_to_learn_from_come_before_the_measured_one() {
+        let (dir, agent) = guest();
+        let runs = dir.path().join("runs");
+        let script = format!(
+            "echo $XDG_DATA_HOME >> {0}; wc -l < {0}; echo 'x: right, 1 accesses, 9 ns each'",
+            runs.display()
+        );
+        let events = serve(&agent, &[Spec { learned: 2, ..spec(&script) }]);
+        assert!(matches!(&events[1], Event::Done(measured) if measured.time_ns == 9), "{events:?}");
+        let folders = fs::read_to_string(&runs).expect("it ran");
+        let own = agent.scratch.join("data").display().to_string();
+        assert_eq!(folders.lines().collect::<Vec<_>>(), [own.as_str(); 3]);
+        let failing = Spec { learned: 1, ..spec("exit 3") };
+        let events = serve(&agent, &[failing]);
+        let Event::Failed(why) = &events[1] else { panic!("{events:?}") };
+        assert!(why.contains("a run to learn from ended with exit status: 3"), "{why}");
     }
 
     #[test]

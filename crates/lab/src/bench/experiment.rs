@@ -3,11 +3,12 @@
 //! configuration means.
 
 use std::collections::{BTreeMap, BTreeSet};
-use tiercel_machine::number;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
+
+use super::share::Share;
 
 /// Longest experiment file, bytes.
 const TEXT_BYTES_MAX: usize = 1 << 20;
@@ -15,13 +16,16 @@ const TEXT_BYTES_MAX: usize = 1 << 20;
 /// Most policies after the grids are expanded.
 const POLICIES_MAX: usize = 256;
 
+/// Most runs from which a policy learns: of earlier ones a millionth is left.
+const LEARNED_MAX: u32 = 20;
+
 /// Routines of a policy that a grid may vary.
 const GRID_KEYS: [&str; 5] = ["aggregate", "prioritise", "trigger", "enforce", "gate"];
 
 /// Arguments of `tiercel plan` and `tiercel run` that an experiment may not set.
 const PLAN_OWN: [&str; 3] = ["--fast", "-o", "--output"];
-const RUN_OWN: [&str; 7] =
-    ["--config", "--fast", "--json", "-o", "--output", "--plan", "--sampler"];
+const RUN_OWN: [&str; 8] =
+    ["--config", "--fast", "--json", "--no-learn", "-o", "--output", "--plan", "--sampler"];
 
 /// Which policies are compared, on which machines. Unknown keys are refused with line and column.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -148,14 +152,6 @@ pub enum Huge {
     Never,
 }
 
-/// A share of a workload's peak, written `"12.5%"`.
-#[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Share {
-    /// Thousandths of a percent: exact, so that shares can be compared and hashed.
-    millis: u32,
-}
-
 /// A policy as the file has it: a baseline, a configuration of Tiercel, or a grid of them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -178,6 +174,10 @@ pub struct Policy {
     /// Further arguments of `tiercel run`.
     #[serde(default)]
     pub run: Vec<String>,
+    /// Runs before the measured one, with the same memory, from which Tiercel learns; 0: it neither
+    /// learns nor begins with anything.
+    #[serde(default)]
+    pub learned: u32,
     /// Routines to vary; every combination becomes a policy of its own.
     #[serde(default)]
     pub grid: BTreeMap<String, Vec<Value>>,
@@ -218,6 +218,9 @@ pub struct Choice {
     /// Further arguments of `tiercel run`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub run: Vec<String>,
+    /// Runs before the measured one from which Tiercel learns.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub learned: u32,
 }
 
 impl Command {
@@ -234,44 +237,6 @@ impl Baseline {
     /// Whether it uses fast memory without a limit.
     pub fn ignores_capacity(self) -> bool {
         matches!(self, Baseline::AllFast | Baseline::AllSlow)
-    }
-}
-
-impl Share {
-    /// Of one, 0 to 1.
-    pub fn of_one(self) -> f64 {
-        f64::from(self.millis) / 1e5
-    }
-
-    /// This share of `bytes`, in whole OS pages of 4 KiB.
-    pub fn of(self, bytes: u64) -> u64 {
-        number::saturating_u64(bytes as f64 * self.of_one()) & !0xfff
-    }
-}
-
-impl TryFrom<String> for Share {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Share, String> {
-        let wrong = || format!("capacity {text:?}: write a share of the peak as \"25%\"");
-        let number = text.trim().strip_suffix('%').ok_or_else(wrong)?;
-        let percent: f64 = number.trim().parse().map_err(|_| wrong())?;
-        if !(0.1..=100.0).contains(&percent) {
-            return Err(format!("capacity {text:?}: must be from 0.1% to 100%"));
-        }
-        Ok(Share { millis: number::saturating_u32((percent * 1000.0).round()) })
-    }
-}
-
-impl From<Share> for String {
-    fn from(share: Share) -> String {
-        share.to_string()
-    }
-}
-
-impl std::fmt::Display for Share {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}%", f64::from(self.millis) / 1000.0)
     }
 }
 
@@ -340,6 +305,10 @@ impl Experiment {
     }
 }
 
+fn is_zero(runs: &u32) -> bool {
+    *runs == 0
+}
+
 impl Choice {
     /// A baseline without settings of its own.
     pub fn plain(name: &str, baseline: Baseline) -> Choice {
@@ -350,6 +319,7 @@ impl Choice {
             config: Table::new(),
             plan: None,
             run: Vec::new(),
+            learned: 0,
         }
     }
 
@@ -363,18 +333,26 @@ impl Policy {
     /// A baseline, or Tiercel with its defaults.
     pub fn new(name: &str, baseline: Option<Baseline>) -> Policy {
         let (knobs, config, grid) = (BTreeMap::new(), Table::new(), BTreeMap::new());
-        let (name, run) = (name.to_owned(), Vec::new());
-        Policy { name, baseline, knobs, config, plan: None, run, grid }
+        let (name, run, learned) = (name.to_owned(), Vec::new(), 0);
+        Policy { name, baseline, knobs, config, plan: None, run, learned, grid }
     }
 
     fn unfold(&self, common: &Table) -> Result<Vec<Choice>> {
-        let Policy { name, baseline, knobs, config, plan, run, grid } = self;
+        let Policy { name, baseline, knobs, config, plan, run, learned, grid } = self;
         if baseline.is_some() {
             ensure!(
                 config.is_empty() && grid.is_empty() && plan.is_none() && run.is_empty(),
                 "policy {name:?}: a baseline takes knobs, but no config, plan, run or grid"
             );
         }
+        ensure!(
+            *learned == 0 || baseline.is_none() && plan.is_none(),
+            "policy {name:?}: neither a baseline nor a plan is learned from"
+        );
+        ensure!(
+            *learned <= LEARNED_MAX,
+            "policy {name:?}: learned = {learned}: at most {LEARNED_MAX}"
+        );
         let planned = plan.iter().flatten().map(|word| ("plan", &PLAN_OWN[..], word));
         let words = planned.chain(run.iter().map(|word| ("run", &RUN_OWN[..], word)));
         for (key, owns, word) in words {
@@ -399,6 +377,7 @@ impl Policy {
             config: merged,
             plan: plan.clone(),
             run: run.clone(),
+            learned: *learned,
         }];
         for (key, values) in grid {
             if !GRID_KEYS.contains(&key.as_str()) {

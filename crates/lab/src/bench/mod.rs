@@ -3,6 +3,7 @@
 //! how lines are drawn.
 
 pub mod experiment;
+pub mod share;
 
 mod agent;
 mod boot;

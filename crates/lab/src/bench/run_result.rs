@@ -6,7 +6,8 @@ use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
 use super::bound::Best;
-use super::experiment::{Half, Huge, Metric, Share};
+use super::experiment::{Half, Huge, Metric};
+use super::share::Share;
 use crate::timing::Times;
 
 /// The specification of one run for the guest.
@@ -32,6 +33,9 @@ pub struct Spec {
     pub metric: Metric,
     /// Further arguments of `tiercel run`.
     pub run: Vec<String>,
+    /// Runs before the measured one from which Tiercel learns.
+    #[serde(default)]
+    pub learned: u32,
 }
 
 /// What decides where memory is.

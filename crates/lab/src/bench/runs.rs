@@ -5,8 +5,9 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 use tiercel_machine::{Machine, NodeId, number};
 
-use super::experiment::{Baseline, Choice, Experiment, Share, Workload};
+use super::experiment::{Baseline, Choice, Experiment, Workload};
 use super::run_result::{Cell, Method, Spec};
+use super::share::Share;
 use crate::topology::Topology;
 
 /// Version of the guest's agent; raised when it measures differently, so that older results are
@@ -271,6 +272,7 @@ impl Run {
             knobs,
             metric: self.workload.metric,
             run: self.choice.run.clone(),
+            learned: self.choice.learned,
         }
     }
 }

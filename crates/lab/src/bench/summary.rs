@@ -7,9 +7,10 @@ use anyhow::Result;
 use tiercel_report::{Bars, Lines, Series, Table};
 
 use super::columns::table;
-use super::experiment::{Half, Share};
+use super::experiment::Half;
 use super::prediction::{Predictions, compare};
 use super::run_result::{Cell, Failure, Measured, RunResult, Waits};
+use super::share::Share;
 use super::store::Manifest;
 
 /// Most bars in a group: more would be too narrow to read. Chosen, not measured.

@@ -56,6 +56,7 @@ impl Agent {
                 words.extend(["--sampler", "none"].map(str::to_owned));
             }
         }
+        words.extend((spec.learned == 0).then(|| "--no-learn".to_owned()));
         words.extend(spec.run.iter().cloned());
         words.push("--".to_owned());
         Ok(words)

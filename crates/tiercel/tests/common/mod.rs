@@ -24,6 +24,8 @@ pub fn tiercel_under(before: &[&str]) -> Command {
     let mut command = Command::new("env");
     command.arg("--default-signal=INT").args(before).arg(env!("CARGO_BIN_EXE_tiercel"));
     command.env_remove("LD_PRELOAD").env_remove("TIERCEL_SOCKET");
+    // Nothing is learned from another test, and nothing is left in the developer's folder.
+    command.env("XDG_DATA_HOME", "").env("HOME", "");
     command
 }
 
