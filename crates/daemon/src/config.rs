@@ -6,7 +6,7 @@
 
 use crate::config_keys::commented;
 use crate::net::socket_dir::{Access, DAEMON_NAME, usual_directory};
-use crate::pages::{BUDGETS_MAX, CgroupBudget, directory};
+use crate::pages::{BUDGETS_MAX, CgroupBudget, WEIGHT_MAX, directory};
 use crate::plan::choice::PlanChoice;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -195,16 +195,31 @@ impl Settings {
         if poll_max.0 > Duration::from_secs(10) {
             return wrong("daemon.poll_max", poll_max.to_string(), "must be at most 10s");
         }
+        self.check_budgets()?;
+        // 10 ms are for modelled machines, where a program's whole run lasts seconds.
+        if !(10..=3_600_000).contains(&self.policy.tick_ms) {
+            let want = "must be from 10 ms to an hour";
+            return wrong("policy.tick_ms", self.policy.tick_ms.to_string(), want);
+        }
+        Ok(())
+    }
+
+    fn check_budgets(&self) -> Result<(), ConfigError> {
+        let wrong = |name, value: String, want| Err(ConfigError::Value { name, value, want });
         let groups: BTreeSet<PathBuf> =
             self.budgets.iter().map(|one| directory(&one.cgroup)).collect();
         if groups.len() < self.budgets.len() || groups.len() > BUDGETS_MAX {
             let want = "each control group may have one budget, and at most 63 may";
             return wrong("budget", format!("{} tables", self.budgets.len()), want);
         }
-        // 10 ms are for modelled machines, where a program's whole run lasts seconds.
-        if !(10..=3_600_000).contains(&self.policy.tick_ms) {
-            let want = "must be from 10 ms to an hour";
-            return wrong("policy.tick_ms", self.policy.tick_ms.to_string(), want);
+        for CgroupBudget { weight, guarantee, .. } in &self.budgets {
+            if !(0.0..=WEIGHT_MAX).contains(weight) {
+                return wrong("budget.weight", weight.to_string(), "must be from 0 to 10000");
+            }
+            if *guarantee == Some(Limit::Capacity) {
+                let want = "must be a size or a share: others could never get anything";
+                return wrong("budget.guarantee", "all".to_owned(), want);
+            }
         }
         Ok(())
     }
@@ -351,6 +366,8 @@ mod tests {
         check("sampling = { cpu-budget = 0.02, ring_bytes = 65536 }\n", "accepted");
         check("machine = \"spr-cxl\"\n", "accepted");
         check("[[budget]]\ncgroup = \"/a\"\nfast = \"8 GiB\"\n", "accepted");
+        let all = "[[budget]]\ncgroup = \"/a\"\nfast = \"all\"\n";
+        check(&format!("{all}guarantee = \"4 GiB\"\nweight = 2.5\n"), "accepted");
         check("[[machine.node]]\nid = 1\nkind = \"cxl\"\ncapacity = \"8 GiB\"\n", "accepted");
         check("[machine]\nname = \"spr-cxl\"\n[[machine.node]]\nid = 0\ntier = 1\n", "accepted");
     }
@@ -373,6 +390,10 @@ mod tests {
         check("[[budget]]\ncgroup = \"/a\"\n", "missing field `fast`");
         let twice = "[[budget]]\ncgroup = \"/a\"\nfast = \"all\"\n";
         check(&twice.repeat(2), "budget = 2 tables: each control group may have one");
+        for weight in ["-1", "nan", "10001"] {
+            check(&format!("{twice}weight = {weight}"), "budget.weight");
+        }
+        check(&format!("{twice}guarantee = \"all\""), "budget.guarantee = all: must be a size");
         check("machine = 5", "a machine's name");
         check(&" ".repeat(TEXT_BYTES_MAX + 1), "too many");
     }

@@ -119,7 +119,7 @@ const KEYS: &[(&str, &str)] = &[
     (
         "pages.horizon_s",
         "How long today's access rates are believed to last, seconds: a move must pay within \
-         that.",
+         that; 0: four histories.",
     ),
     ("daemon.clients_max", "Most processes at once."),
     (

@@ -7,7 +7,7 @@
 
 use fastrand::Rng;
 use tiercel_bench::{BenchResult, resident_bytes, thread_cpu_ns};
-use tiercel_ledger::regions::{Area, Evidence, GroupId, Regions, RegionsConfig, View};
+use tiercel_ledger::regions::{Area, Demand, Evidence, GroupId, Regions, RegionsConfig, View};
 use tiercel_machine::NodeId;
 
 /// As many processes as a busy node runs. Chosen, not measured.
@@ -67,6 +67,7 @@ impl World {
         let config = RegionsConfig {
             history: 8,
             evidence: Evidence::Complete,
+            demand: Demand::Running,
             nodes: (0..4).map(NodeId).collect(),
             views: vec![view(0), view(1)],
             fast: vec![NodeId(0), NodeId(1)],

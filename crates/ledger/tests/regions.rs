@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use tiercel_ledger::regions::{
-    Accessor, Area, Early, Evidence, GroupId, LEVEL_MAX, Regions, RegionsConfig, Unit, View,
+    Accessor, Area, Demand, Early, Evidence, GroupId, LEVEL_MAX, Regions, RegionsConfig, Unit, View,
 };
 use tiercel_machine::NodeId;
 
@@ -21,6 +21,7 @@ fn config(history: u8) -> RegionsConfig {
     RegionsConfig {
         history,
         evidence: Evidence::Complete,
+        demand: Demand::Running,
         nodes: (0..4).map(NodeId).collect(),
         views: vec![view(0), view(1)],
         fast: vec![NodeId(0), NodeId(1)],
@@ -143,6 +144,7 @@ impl Slow {
             node: page.node?,
             level,
             early: self.early(key, level),
+            samples: None,
             accessor,
             of_file,
         })
@@ -349,7 +351,7 @@ fn thin_evidence_makes_units_of_one_history() {
         (0..100).for_each(|page| regions.touch(7, at(page * 2).1, Some(NodeId(0))));
         regions.close_window();
     }
-    // 100 samples on 100 OS pages are one each; on 13 units of 64 KiB nearly 8.
+    // 100 samples on 100 OS pages are one each; on 13 units of 64 KiB nearly 8 a window.
     let unit = regions.find(at(17)).expect("mapped");
     assert_eq!((unit.addr, unit.bytes), (at(16).1, 16 * OS_PAGE));
     let levels: Vec<u8> =
@@ -357,20 +359,58 @@ fn thin_evidence_makes_units_of_one_history() {
     assert!(levels.iter().all(|level| *level == levels[0]), "{levels:?}");
     assert_eq!(levels[0], 7, "the open window has no access yet");
     assert_eq!(regions.find(at(600)).expect("mapped").level, 0, "the rest had none");
+    assert_eq!(unit.samples, Some(8.0), "a window");
+    assert_eq!(regions.find(at(600)).expect("mapped").samples, Some(0.0));
+    assert_eq!(mapped(8, Evidence::Complete).find(at(0)).expect("mapped").samples, None);
 }
 
 #[test]
-fn huge_os_pages_are_units() {
-    let mut regions = mapped(1024, Evidence::Complete);
+fn huge_os_pages_are_units_beside_others() {
+    const HUGE: u64 = 2 << 20;
+    let mut regions = mapped(1536, Evidence::Complete);
     regions.close_window();
-    regions.touch(7, (2 << 20) + 3 * OS_PAGE, None);
-    regions.set_huge(7, true);
-    let unit = |regions: &Regions, page| regions.find((7, (2 << 20) + page * OS_PAGE)).expect("it");
+    regions.touch(7, HUGE + 3 * OS_PAGE, None);
+    regions.touch(7, 3 * HUGE + 5 * OS_PAGE, None);
+    regions.set_huge(7, &[HUGE..3 * HUGE]);
+    let unit = |regions: &Regions, page| regions.find((7, HUGE + page * OS_PAGE)).expect("it");
     let of = |unit: Unit| (unit.addr, unit.bytes, unit.level);
-    assert_eq!(of(unit(&regions, 511)), (2 << 20, 2 << 20, 8), "all have the access of one");
-    assert_eq!(of(unit(&regions, 512)), (4 << 20, 2 << 20, 7));
-    regions.set_huge(7, false);
-    assert_eq!(unit(&regions, 511).bytes, OS_PAGE);
+    assert_eq!(of(unit(&regions, 511)), (HUGE, HUGE, 8), "all have the access of one");
+    assert_eq!(of(unit(&regions, 512)), (2 * HUGE, HUGE, 7));
+    assert_eq!(of(unit(&regions, 1028)), (3 * HUGE + 4 * OS_PAGE, OS_PAGE, 7), "not a huge one");
+    assert_eq!(of(unit(&regions, 1029)), (3 * HUGE + 5 * OS_PAGE, OS_PAGE, 8));
+    regions.set_huge(7, &[HUGE + OS_PAGE..3 * HUGE]);
+    assert_eq!(unit(&regions, 511).bytes, OS_PAGE, "it is not whole any more");
+    assert_eq!(unit(&regions, 512).bytes, HUGE);
+    let victims: Vec<u64> = {
+        regions.take_demand();
+        std::iter::from_fn(|| regions.next_victim(GroupId(0), NodeId(2))).map(|v| v.bytes).collect()
+    };
+    assert_eq!((victims.len(), victims.iter().sum::<u64>()), (1025, 3 * HUGE), "each once");
+}
+
+#[test]
+fn what_is_accessed_now_and_then_asks_to_move_if_that_is_enough() {
+    let asks = |demand, windows: &[u64]| {
+        let mut regions = Regions::new(RegionsConfig { demand, ..config(8) }).expect("valid");
+        let area = Area { start: 2 << 20, end: (2 << 20) + OS_PAGE, of_file: false };
+        regions.set_mappings(7, GroupId(0), &[area]);
+        regions.set_residency(7, 2 << 20, &[Some(NodeId(2))]);
+        (0..9).for_each(|_| _ = regions.close_window());
+        for window in 0..9 {
+            regions.take_demand();
+            if windows.contains(&window) {
+                regions.touch(7, 2 << 20, Some(NodeId(0)));
+                regions.touch(7, 2 << 20, Some(NodeId(0)));
+            }
+            regions.close_window();
+        }
+        regions.take_demand().len()
+    };
+    assert_eq!(asks(Demand::Running, &[7, 8]), 1);
+    assert_eq!(asks(Demand::Running, &[5, 8]), 0);
+    assert_eq!(asks(Demand::Repeated, &[5, 8]), 1, "three windows apart");
+    assert_eq!(asks(Demand::Repeated, &[0, 8]), 0, "longer ago than a history");
+    assert_eq!(asks(Demand::Repeated, &[8]), 0, "once");
 }
 
 #[test]

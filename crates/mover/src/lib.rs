@@ -9,6 +9,7 @@
 )]
 
 mod calibration;
+mod huge;
 mod kernel;
 mod modelled;
 mod own;
@@ -17,6 +18,7 @@ mod support;
 mod syscall;
 
 pub use calibration::measure;
+pub use huge::{HUGE_BYTES, collapse, split};
 pub use kernel::{KernelMover, MAX_QUERIED_OS_PAGES};
 pub use modelled::ModelledMover;
 pub use own::{Preference, move_own_memory, prefer_for_this_thread};

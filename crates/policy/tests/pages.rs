@@ -211,8 +211,26 @@ fn what_both_sockets_touch_goes_to_any_dram_with_room_and_stays_there() {
         assert_eq!(one(0, [MUCH; 4]), [], "{mode:?}");
         assert_eq!(one(1, [MUCH; 4]), [], "{mode:?}");
         assert_eq!(one(3, [20, MUCH, 9, 9]), [(0, 1)], "{mode:?}");
-        assert_eq!(one(2, [0, 0, 0, MUCH]), [], "{mode:?}: no better node has room");
+        // No DRAM has room: as at each of its faults in the paper, what is colder leaves for it.
+        let expected = match mode {
+            Mode::Opm | Mode::Opmx => vec![(1, 3), (0, 0)],
+            Mode::OpmBd => vec![(1, 3)],
+            _ => vec![],
+        };
+        assert_eq!(one(2, [0, 0, 0, MUCH]), expected, "{mode:?}");
     }
+}
+
+#[test]
+fn what_both_sockets_touch_replaces_something_colder_on_either_dram() {
+    let shared = unit(0, 2, 5, Accessor::Several);
+    let (warm, cold) = (unit(1, 0, 5, FROM_0), unit(2, 1, 1, FROM_1));
+    for mode in [Mode::Opm, Mode::Opmx] {
+        let moved = moves(mode, &[shared, warm, cold], [0, 0, 9, 9], &[&[0]]);
+        assert_eq!(moved, [(2, 3), (0, 1)], "{mode:?}: nothing on node 0 is colder");
+    }
+    let moved = moves(Mode::OpmBd, &[shared, warm, cold], [16, 15, 9, 9], &[&[0]]);
+    assert_eq!(moved, [(0, 1)], "out of the reserve");
 }
 
 #[test]
@@ -270,6 +288,31 @@ fn a_group_pays_for_itself_or_the_one_above_its_limit() {
 }
 
 #[test]
+fn a_group_gives_what_it_has_beyond_its_own_to_one_that_lacks_it() {
+    let u = unit(0, 2, 5, FROM_0);
+    let others: Vec<Unit> =
+        (1..4).map(|nth| Unit { group: GroupId(1), ..unit(nth, 0, 8, FROM_0) }).collect();
+    let victims = |mode, lacking: [i64; 2]| {
+        let (mut tiering, reserve) = tiering(mode);
+        let hot = (4..7).map(|nth| unit(nth, 2, 5, FROM_0));
+        let demand: Vec<Unit> = [u].into_iter().chain(hot).collect();
+        let units = demand.iter().chain(&others).copied().collect();
+        let mut model = Model::new(units, [16, 0, 9, 9]);
+        let mut rooms = model.rooms(Reserve { bytes: 16 * OS_PAGE, ..reserve });
+        (0..2).for_each(|nth| rooms.entitle(GroupId(nth), lacking[usize::from(nth)] * 4096));
+        let moves = model.tick(&mut tiering, demand, rooms, 1).moves;
+        moves.iter().filter(|one| one.to.0 >= 2).count()
+    };
+    for mode in [Mode::Opm, Mode::Opmx, Mode::Benefit] {
+        // However hot it is: a guarantee would mean nothing else.
+        assert_eq!(victims(mode, [9, -2]), 2, "{mode:?}: no more than it has beyond its own");
+        assert_eq!(victims(mode, [1, -3]), 1, "{mode:?}: no more than is lacking");
+        assert_eq!(victims(mode, [0, -3]), 0, "{mode:?}: to none that has its own");
+        assert_eq!(victims(mode, [9, 0]), 0, "{mode:?}: nothing of its own");
+    }
+}
+
+#[test]
 fn a_group_at_its_limit_exchanges_within_itself() {
     let (u, v) = (unit(0, 2, 5, FROM_0), unit(1, 0, 1, FROM_0));
     for mode in [Mode::Cpm, Mode::Opm, Mode::Benefit] {
@@ -306,6 +349,39 @@ fn benefit_takes_what_gains_most_and_nothing_that_does_not_pay() {
     assert_eq!(decide(Unit { level: 5, ..hot }, near, [16, 0, 0, 0], &cheap), []);
     // With room in remote DRAM, 160 ns less without a victim beat 224 ns less with a warm one.
     assert_eq!(decide(hot, warm, [16, MUCH, 9, 9], &cheap), [(hot.addr, 1)]);
+}
+
+#[test]
+fn benefit_needs_more_than_the_error_of_both_rates() {
+    let moved = |hot: Unit, cold: Unit| {
+        let (mut tiering, reserve) = tiering(Mode::Benefit);
+        let mut model = Model::new(vec![hot, cold], [16, 0, 0, 0]);
+        let rooms = model.rooms(reserve);
+        model.tick(&mut tiering, vec![hot], rooms, 1).moves.len()
+    };
+    let level = |hot, cold| moved(unit(0, 2, hot, FROM_0), unit(1, 0, cold, FROM_0));
+    assert_eq!([7, 6, 5, 4].map(|cold| level(8, cold)), [0, 0, 2, 2]);
+    assert_eq!([2, 1, 0].map(|cold| level(3, cold)), [0, 0, 2]);
+    // Levels are full where samples are counted.
+    let counted = |hot: f64, cold: f64| {
+        let of = |nth, node, samples| Unit { samples: Some(samples), ..unit(nth, node, 8, FROM_0) };
+        moved(of(0, 2, hot), of(1, 0, cold))
+    };
+    // 80 +- 9 of eight windows against 72 +- 8, or against 60 +- 8.
+    assert_eq!([9.0, 7.5].map(|cold| counted(10.0, cold)), [0, 2]);
+    assert_eq!(counted(7.5, 10.0), 0);
+}
+
+#[test]
+fn benefit_lets_two_sockets_dram_change_places() {
+    let (here, there) = (unit(0, 1, 6, FROM_0), unit(1, 0, 6, FROM_1));
+    let decide = |partner: Unit| {
+        let found = moves(Mode::Benefit, &[here, partner], [16, 16, 9, 9], &[&[0]]);
+        found.into_iter().collect::<Vec<_>>()
+    };
+    assert_eq!(decide(there), [(0, 0), (1, 1)]);
+    let idle = unit(1, 0, 0, Accessor::Unknown);
+    assert_eq!(decide(idle), [(0, 0), (1, 1)], "what is idle stays in DRAM");
 }
 
 #[test]

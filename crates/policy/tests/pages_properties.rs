@@ -94,6 +94,29 @@ proptest! {
     }
 
     #[test]
+    fn a_group_never_has_less_than_its_own_for_others(
+        units in units(), lacking in proptest::array::uniform3(-9i64..9), nth in 0usize..6
+    ) {
+        let (mut tiering, reserve) = tiering(Mode::ALL[nth]);
+        let mut model = Model::new(units.clone(), [16, 16, 30, 30]);
+        let mut rooms = model.rooms(reserve);
+        for (group, lacking) in (0..).zip(lacking) {
+            rooms.entitle(GroupId(group), lacking * OS_PAGE as i64);
+        }
+        let asking: Vec<Unit> =
+            units.iter().filter(|unit| unit.group != GroupId(2)).copied().collect();
+        let fast = |units: &[Unit]| {
+            units.iter().filter(|unit| unit.group == GroupId(2) && unit.node.0 < 2).count() as i64
+        };
+        let decision = model.tick(&mut tiering, asking, rooms, 1);
+        model.carry_out(&mut tiering, &decision, 1);
+        let given = fast(&units) - fast(&model.units);
+        prop_assert!(given <= (-lacking[2]).max(0), "{} given, lacking {:?}", given, lacking);
+        let lacked: i64 = lacking[..2].iter().map(|one| one.max(&0)).sum();
+        prop_assert!(given <= lacked, "{} given, lacking {:?}", given, lacking);
+    }
+
+    #[test]
     fn a_group_never_exceeds_its_limit_by_a_tick(
         units in units(), left in -5i64..10, nth in 0usize..6
     ) {

@@ -42,6 +42,7 @@ mod testing;
 pub use compiled::{Caches, Rate, TermsError};
 pub use emulator::in_detail;
 pub use error::SamplerError;
+pub use probe::huge_runs;
 pub use support::{open, support};
 
 /// Observes accesses. One sampler serves many processes; the daemon's one thread calls it.

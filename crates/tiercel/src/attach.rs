@@ -19,10 +19,6 @@ use crate::args::AttachArgs;
 use crate::engine::{machine, read_settings};
 use crate::terminal::{note, say, say_json};
 
-/// Ring of each CPU where the kernel locks as much memory as it is asked to: 100,000 faults, all OS
-/// pages of 400 MiB, can come between two looks. Others get 516 KiB (perf_event_mlock_kb).
-const ROOTS_RING_BYTES: usize = 4 << 20;
-
 /// `tiercel attach`.
 pub fn attach(args: &AttachArgs) -> Result<()> {
     let settings = settings(args)?;
@@ -119,11 +115,7 @@ fn settings(args: &AttachArgs) -> Result<Settings> {
 
 /// The sampler that was named; else `hint`, which sees who accesses, before the others.
 fn sampler(settings: &Settings, remarks: &mut Vec<String>) -> Result<Box<dyn Sampler>> {
-    let mut config =
-        Config { hint_window_ms: settings.pages.window_ms, ..settings.sampling.clone() };
-    if rustix::process::geteuid().is_root() {
-        config.ring_bytes = config.ring_bytes.max(ROOTS_RING_BYTES);
-    }
+    let config = Config { hint_window_ms: settings.pages.window_ms, ..settings.sampling.clone() };
     let open = |kind: Kind| tiercel_sampler::open(kind, &config);
     if settings.sampler != Kind::Auto {
         return Ok(open(settings.sampler)?);
@@ -164,6 +156,12 @@ pub fn text(report: &PagesReport) -> String {
         let name = one.cgroup.as_ref().map_or("others".into(), |path| path.to_string_lossy());
         format!("budget    {name}: {} of {}\n", short_bytes(one.fast_bytes), one.fast)
     };
+    let huge = match (report.splits, report.collapses, report.reshapes_failed) {
+        (0, 0, 0) => String::new(),
+        (splits, collapses, failed) => {
+            format!("huge      {splits} broken up, {collapses} made, {failed} refused\n")
+        }
+    };
     let groups: String = report.groups.iter().map(group).collect();
     let failed = if failed.is_empty() { "nothing".to_owned() } else { failed.join(", ") };
     format!(
@@ -171,7 +169,7 @@ pub fn text(report: &PagesReport) -> String {
          accesses  {}: {} samples, {} lost, {} elsewhere; {} windows, {} unknown, {} slow\n\
          demand    {} asked, {} stayed, {} locked, {} dropped; {} ticks stopped, {} blind\n\
          moves     {}: {} up, {} down, {} pairs exchanged, {:.2} ns a byte; {} rounds, {} refusals; \
-         failed: {failed}\n{groups}",
+         failed: {failed}\n{huge}{groups}",
         report.target,
         report.seconds,
         report.mode.name(),

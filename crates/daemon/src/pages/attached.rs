@@ -1,7 +1,6 @@
 //! Tiers running processes by OS page until they end or the caller stops it.
 //! In: an [`Attachment`]. Out: a [`PagesReport`]. Knows nothing of terminals.
 
-use std::cell::LazyCell;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,23 +8,26 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use tiercel_ledger::movement::{Failure, Outcome};
-use tiercel_ledger::regions::{Evidence, GroupId, Regions, RegionsConfig, View};
-use tiercel_machine::number::{index, saturating_u64, signed, whole_ms};
+use tiercel_ledger::regions::{
+    Demand, Evidence, GroupId, LEVEL_MAX, Regions, RegionsConfig, Unit, View,
+};
+use tiercel_machine::number::{index, signed, whole_ms};
 use tiercel_machine::{Machine, MoveRoom, NodeId};
 use tiercel_mover::{Kernel, Linux, Mover};
 use tiercel_policy::Limit;
 use tiercel_policy::pages::{
-    Estimate, PageDecision, PagesConfig, Places, Reserve, Rooms, Situation, Tiering,
+    Estimate, Mode, PageDecision, PagesConfig, Places, Reserve, Rooms, Situation, Tiering,
 };
 use tiercel_sampler::{Kind, Method, Sampler};
 use tiercel_wire::{Now, Sample};
 
-use super::budgets::{Budgets, CgroupBudget};
+use super::budgets::{Budgets, CgroupBudget, Held};
 use super::decided::Decided;
 use super::error::AttachError;
 use super::family::{Family, Target};
 use super::questions::Questions;
 use super::report::{GroupReport, PagesReport};
+use super::reshape::Reshaper;
 use super::room::{ZONEINFO, read_room};
 use super::rounds::{Done, Job};
 use super::why::{Known, PageWhy, WhyError, owner};
@@ -40,10 +42,11 @@ const POLL: Duration = Duration::from_millis(20);
 const FAMILY_EVERY: Duration = Duration::from_millis(250);
 /// Mappings are read again after this time (pages.md: each second).
 const MAPS_EVERY: Duration = Duration::from_secs(1);
-/// Whether memory is huge is looked up after this time: the kernel walks all page tables for it.
+/// Huge OS pages are looked up after this time: the kernel walks all page tables for it.
 const HUGE_EVERY: Duration = Duration::from_secs(10);
-/// OS pages looked up in a poll: 1 ms at 0.24 us each (crates/mover/src/kernel.rs), 5% of a CPU.
-const LOCATED_PER_POLL: usize = 4096;
+/// OS pages looked up in a poll: 0.25 ms at 0.24 us each (crates/mover/src/kernel.rs), 1.2% of a
+/// CPU. What is accessed at an unknown place comes first.
+const LOCATED_PER_POLL: usize = 1024;
 /// The same until all were looked up once: 16 ms.
 const LOCATED_AT_FIRST: usize = 65_536;
 /// Decisions in a window.
@@ -132,6 +135,7 @@ struct Attached {
     os_page_bytes: u64,
     regions: Regions,
     tiering: Tiering,
+    reshaper: Reshaper,
     estimate: Estimate,
     sampler: Box<dyn Sampler>,
     worker: Worker,
@@ -191,6 +195,7 @@ impl Attached {
             estimate: estimate(&pages),
             reserve: reserve(&pages, &machine, band_bytes),
             tiering: Tiering::new(pages.mode, places),
+            reshaper: Reshaper::new(pages.mode),
             worker: Worker::start(mover, move || {
                 read_room(Path::new(ZONEINFO), os_page_bytes).ok()
             })?,
@@ -291,6 +296,9 @@ impl Attached {
         self.report.slow_windows += u64::from(took > self.window * SLOW);
         let window = self.regions.close_window();
         self.report.windows += 1;
+        if self.report.windows % u64::from(LEVEL_MAX) == 0 {
+            self.report.note_levels(&self.regions, self.tiering.places().nodes());
+        }
         self.report.elsewhere += window.strange;
         self.report.dropped += window.dropped;
     }
@@ -316,43 +324,62 @@ impl Attached {
 
     fn decide(&mut self) {
         let demand = self.regions.take_demand();
-        if demand.is_empty() || self.family.has_ended() {
+        if self.family.has_ended() {
             return;
         }
+        let decision = match demand.is_empty() {
+            true => PageDecision::default(),
+            false => match self.decision(demand) {
+                Some(decision) => decision,
+                None => return,
+            },
+        };
+        let (regions, places) = (&mut self.regions, self.tiering.places());
+        let reshapes = self.reshaper.choose(&decision, regions, places, &self.estimate);
+        if !decision.moves.is_empty() || !reshapes.is_empty() {
+            let PageDecision { moves, needs, .. } = decision;
+            self.worker.execute(Job { moves, needs, reshapes });
+        }
+    }
+
+    /// What moves for units that ask to; `None`: it is not known what fits where.
+    fn decision(&mut self, demand: Vec<Unit>) -> Option<PageDecision> {
         let Ok(room) = read_room(Path::new(ZONEINFO), self.os_page_bytes) else {
             self.report.blind_ticks += 1;
-            return;
+            return None;
         };
-        let fast = self.fast_bytes();
-        let rooms = self.rooms(&room, &fast);
-        self.report.groups = self.groups(&fast);
+        let held = self.held();
+        let rooms = self.rooms(&room, &held);
+        self.report.groups = self.groups(&held);
         let window = self.regions.window();
         let (residents, estimate) = (&mut self.regions, &self.estimate);
         let decision = self.tiering.tick(Situation { demand, residents, rooms, estimate, window });
         self.report.decided(&decision);
         self.decided.note(&decision, window);
-        if !decision.moves.is_empty() {
-            let PageDecision { moves, needs, .. } = decision;
-            self.worker.execute(Job { moves, needs });
-        }
+        Some(decision)
     }
 
-    /// Bytes of the best tiers that each group holds, where that is limited or reported.
-    fn fast_bytes(&self) -> BTreeMap<GroupId, u64> {
+    /// Bytes that each group holds, where that is limited or reported; outside the best tier as
+    /// well only where limits or entitlements are parts of it.
+    fn held(&self) -> BTreeMap<GroupId, Held> {
         let (budgets, places) = (&self.family.budgets, self.tiering.places());
-        let is_limited = budgets.groups().any(|(_, limit, _)| limit != Limit::Capacity);
+        let has_any = |is_it: fn(&Limit) -> bool| budgets.groups().any(|(_, one, _)| is_it(&one));
+        let is_limited = has_any(|limit| *limit != Limit::Capacity);
         if !is_limited && !budgets.is_by_group() {
             return BTreeMap::new();
         }
-        self.held_bytes(|node| places.is_fast(node))
+        let is_by_share = has_any(|limit| matches!(limit, Limit::ShareOfPeak(_)));
+        let needs_all = is_by_share || budgets.is_by_group();
+        let fast = self.regions.held(|node| places.is_fast(node));
+        let all = if needs_all { self.regions.held(|_| true) } else { fast.clone() };
+        let of = |(group, pages): (GroupId, u64)| {
+            let fast = fast.get(&group).copied().unwrap_or(0) * self.os_page_bytes;
+            (group, Held { fast, all: pages * self.os_page_bytes })
+        };
+        all.into_iter().map(of).collect()
     }
 
-    fn held_bytes(&self, is_meant: impl Fn(NodeId) -> bool) -> BTreeMap<GroupId, u64> {
-        let held = self.regions.held(is_meant);
-        held.into_iter().map(|(group, pages)| (group, pages * self.os_page_bytes)).collect()
-    }
-
-    fn rooms(&self, room: &MoveRoom, fast: &BTreeMap<GroupId, u64>) -> Rooms {
+    fn rooms(&self, room: &MoveRoom, held: &BTreeMap<GroupId, Held>) -> Rooms {
         let places = self.tiering.places();
         let free = free_bytes(places, room);
         let mut rooms = Rooms::new(places, &free, self.reserve);
@@ -360,26 +387,31 @@ impl Attached {
         let kept: Vec<(NodeId, u64)> =
             places.nodes().map(|node| (node, room.granted(node).to_low_bytes)).collect();
         rooms.keep_slow(&kept);
-        let all = LazyCell::new(|| self.held_bytes(|_| true));
-        let bytes = |held: &BTreeMap<GroupId, u64>, group| held.get(&group).copied().unwrap_or(0);
-        for (group, limit, _) in self.family.budgets.groups() {
-            let limit = match limit {
-                Limit::Capacity => continue,
-                Limit::Bytes(bytes) => bytes,
-                Limit::ShareOfPeak(share) => saturating_u64(bytes(&all, group) as f64 * share),
-            };
-            rooms.limit(group, signed(limit) - signed(bytes(fast, group)));
+        let budgets = &self.family.budgets;
+        let of = |group| held.get(&group).copied().unwrap_or_default();
+        for (group, limit, _) in budgets.groups() {
+            if let Some(limit) = of(group).limit(limit) {
+                rooms.limit(group, signed(limit) - signed(of(group).fast));
+            }
+        }
+        if budgets.is_by_group() {
+            let free = free.iter().filter(|(node, _)| places.is_fast(*node));
+            let fast_bytes = free.map(|(_, bytes)| bytes).sum::<u64>()
+                + held.values().map(|held| held.fast).sum::<u64>();
+            for (group, bytes) in budgets.entitled(held, fast_bytes) {
+                rooms.entitle(group, signed(bytes) - signed(of(group).fast));
+            }
         }
         rooms
     }
 
     /// What groups hold, where control groups have budgets.
-    fn groups(&self, fast: &BTreeMap<GroupId, u64>) -> Vec<GroupReport> {
+    fn groups(&self, held: &BTreeMap<GroupId, Held>) -> Vec<GroupReport> {
         let budgets = &self.family.budgets;
         let report = |(group, limit, cgroup): (GroupId, Limit, Option<&Path>)| GroupReport {
             cgroup: cgroup.map(Path::to_owned),
             fast: limit.to_string(),
-            fast_bytes: fast.get(&group).copied().unwrap_or(0),
+            fast_bytes: held.get(&group).map_or(0, |held| held.fast),
         };
         let all = budgets.is_by_group().then(|| budgets.groups().map(report));
         all.into_iter().flatten().collect()
@@ -388,6 +420,7 @@ impl Attached {
     /// Notes where moves have brought memory.
     fn learn(&mut self, done: &Done) {
         self.report.done(done);
+        self.reshaper.learn(&done.reshaped, &mut self.regions);
         done.outcomes.iter().for_each(|outcome| self.decided.learn(outcome));
         let window = self.regions.window();
         let (mut took_ns, mut bytes) = (0, 0);
@@ -474,6 +507,10 @@ fn regions_config(
     RegionsConfig {
         history: pages.history,
         evidence,
+        demand: match pages.mode {
+            Mode::Benefit => Demand::Repeated,
+            _ => Demand::Running,
+        },
         nodes: places.nodes().collect(),
         views: places.cpu_nodes().map(|node| View { node, best: best(node) }).collect(),
         fast: places.nodes().filter(|node| places.is_fast(*node)).collect(),
@@ -485,7 +522,7 @@ fn estimate(pages: &PagesConfig) -> Estimate {
         history: pages.history,
         window_s: Duration::from_millis(pages.window_ms).as_secs_f64(),
         weight: 1.0,
-        horizon_s: pages.horizon_s,
+        horizon_s: pages.horizon_s(),
         margin: 1.0,
         parallelism: PARALLELISM,
         move_ns_per_byte: MOVE_NS_PER_BYTE,

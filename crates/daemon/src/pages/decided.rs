@@ -159,6 +159,7 @@ mod tests {
             node: NodeId(2),
             level: 3,
             early: None,
+            samples: None,
             accessor: Accessor::Node(NodeId(0)),
             of_file: false,
         };

@@ -158,7 +158,7 @@ impl Family {
         self.members.values_mut().for_each(|one| one.read_maps(regions));
     }
 
-    /// Looks which of them are mostly in huge OS pages.
+    /// Looks where they have huge OS pages.
     pub fn read_huge(&mut self, regions: &mut Regions) {
         self.members.values_mut().for_each(|one| one.read_huge(regions));
     }

@@ -16,6 +16,7 @@ mod family;
 mod maps;
 mod questions;
 mod report;
+mod reshape;
 mod room;
 mod rounds;
 mod watched;
@@ -23,7 +24,7 @@ mod why;
 mod worker;
 
 pub use attached::{Attachment, attach, check};
-pub use budgets::{BUDGETS_MAX, CgroupBudget, directory};
+pub use budgets::{BUDGETS_MAX, CgroupBudget, WEIGHT_MAX, directory};
 pub use decided::{Decision, LastDecision, MoveResult};
 pub use error::AttachError;
 pub use family::Target;

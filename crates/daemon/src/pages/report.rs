@@ -3,13 +3,24 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::Serialize;
 use tiercel_ledger::movement::{Outcome, Reason};
+use tiercel_ledger::regions::{LEVEL_MAX, Regions};
+use tiercel_machine::NodeId;
+use tiercel_machine::number::saturating_u64;
 use tiercel_policy::pages::{Mode, PageDecision};
 
+use super::reshape::Reshape;
 use super::rounds::Done;
 use crate::moves::log::kebab;
+
+/// OS pages by level.
+pub type Levels = [u64; LEVEL_MAX as usize + 1];
+
+/// Promotion times are distinguished by a quarter of an octave, 19%.
+const STEPS_PER_OCTAVE: f64 = 4.0;
 
 /// What processes that share a budget held of the best tier at the last decision.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -75,6 +86,16 @@ pub struct PagesReport {
     pub demoted_bytes: u64,
     /// Bytes that did not move, by reason.
     pub failed_bytes: BTreeMap<String, u64>,
+    /// Huge OS pages that were broken up.
+    pub splits: u64,
+    /// Huge OS pages that were made of small ones.
+    pub collapses: u64,
+    /// Times that the kernel refused either.
+    pub reshapes_failed: u64,
+    /// OS pages of each level, 0 to 8, by node, when most of the memory was there.
+    pub levels: BTreeMap<u16, Levels>,
+    /// Promotions by how long after the decision they were done: within so many microseconds.
+    pub promotions_us: BTreeMap<u64, u64>,
     /// Groups of processes, where control groups have budgets.
     pub groups: Vec<GroupReport>,
     /// Measured cost of moves, nanoseconds a byte.
@@ -93,7 +114,30 @@ impl PagesReport {
         self.exchanges += done.exchanges;
         self.rounds += done.rounds;
         self.refusals += done.refusals;
-        done.outcomes.iter().for_each(|outcome| self.moved(outcome));
+        for (what, result) in &done.reshaped {
+            match (what, result) {
+                (_, Err(_)) => self.reshapes_failed += 1,
+                (Reshape::Split(_), Ok(())) => self.splits += 1,
+                (Reshape::Collapse(_), Ok(())) => self.collapses += 1,
+            }
+        }
+        for (outcome, after) in done.outcomes.iter().zip(&done.after) {
+            self.moved(outcome);
+            if outcome.asked.reason == Reason::Promote && outcome.moved_bytes > 0 {
+                *self.promotions_us.entry(bound_us(*after)).or_default() += 1;
+            }
+        }
+    }
+
+    /// Notes the levels of all memory, unless there was far more before: at its end a program gives
+    /// its memory back.
+    pub(super) fn note_levels(&mut self, regions: &Regions, nodes: impl Iterator<Item = NodeId>) {
+        let now: BTreeMap<u16, Levels> = nodes.map(|node| (node.0, regions.counts(node))).collect();
+        let pages = |levels: &BTreeMap<u16, Levels>| levels.values().flatten().sum::<u64>();
+        // Nine tenths, as the lab's bench takes residency.
+        if pages(&now) * 10 >= pages(&self.levels) * 9 {
+            self.levels = now;
+        }
     }
 
     fn moved(&mut self, outcome: &Outcome) {
@@ -107,5 +151,34 @@ impl PagesReport {
         for (failure, bytes) in &outcome.failed {
             *self.failed_bytes.entry(kebab(failure)).or_default() += bytes;
         }
+    }
+}
+
+/// The least of the bounds that a time is within, microseconds.
+fn bound_us(time: Duration) -> u64 {
+    let us = time.as_secs_f64() * 1e6;
+    let steps = (us.max(1.0).log2() * STEPS_PER_OCTAVE).ceil();
+    saturating_u64((steps / STEPS_PER_OCTAVE).exp2().ceil())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_became_of_huge_os_pages_is_counted() {
+        let (split, collapse) = (Reshape::Split((7, 0)), Reshape::Collapse((7, 0)));
+        let busy = Err(tiercel_mover::Errno(16));
+        let reshaped = vec![(split, Ok(())), (collapse, Ok(())), (collapse, busy), (split, busy)];
+        let mut report = PagesReport::default();
+        report.done(&Done { reshaped, ..Done::default() });
+        assert_eq!((report.splits, report.collapses, report.reshapes_failed), (1, 1, 2));
+    }
+
+    #[test]
+    fn times_are_distinguished_by_a_quarter_of_an_octave() {
+        let bound = |us| bound_us(Duration::from_micros(us));
+        assert_eq!([0, 1, 2, 1000, 1024].map(bound), [1, 1, 2, 1024, 1024]);
+        assert_eq!((bound(1025), bound(1217)), (1218, 1218));
     }
 }

@@ -13,17 +13,22 @@
 //! finds it. So a job stays on one CPU, and what it freed on a node counts as room for it.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use tiercel_ledger::movement::{Failure, Move, Outcome};
 use tiercel_machine::{Granted, MoveRoom, NodeId};
-use tiercel_mover::Mover;
+use tiercel_mover::{Errno, Mover};
+
+use super::reshape::Reshape;
 
 /// What a tick asks for: moves, and for each the earlier one that must succeed first.
 #[derive(Clone, Debug, Default)]
 pub struct Job {
     pub moves: Vec<Move>,
     pub needs: Vec<Option<usize>>,
+    /// What happens to huge OS pages after the moves.
+    pub reshapes: Vec<Reshape>,
 }
 
 /// What became of a job.
@@ -31,28 +36,33 @@ pub struct Job {
 pub struct Done {
     /// In the order of the moves.
     pub outcomes: Vec<Outcome>,
+    /// For each of them, how long after the job's begin it was known; 0 for what was never asked.
+    pub after: Vec<Duration>,
     /// Pairs that have changed places.
     pub exchanges: u64,
     /// Times that the kernel refused a move for want of room.
     pub refusals: u64,
     pub rounds: u64,
+    /// In the order of the job.
+    pub reshaped: Vec<(Reshape, Result<(), Errno>)>,
 }
 
-/// Executes a job; `room` reads what nodes grant, `None` where that is not known.
+/// Executes a job's moves; `room` reads what nodes grant, `None` where that is not known.
 pub fn execute(
     mover: &mut dyn Mover,
     job: &Job,
     room: &mut dyn FnMut() -> Option<MoveRoom>,
 ) -> Done {
     let _pin = Pin::to_this_cpu();
-    let mut rounds = Rounds::new(job);
+    let (mut rounds, began) = (Rounds::new(job), Instant::now());
     loop {
         let round = rounds.next_round(room().as_ref());
         if round.is_empty() {
             return rounds.end();
         }
         let moves: Vec<Move> = round.iter().map(|nth| job.moves[*nth].clone()).collect();
-        rounds.settle(&round, mover.execute(&moves));
+        let outcomes = mover.execute(&moves);
+        rounds.settle(&round, outcomes, began.elapsed());
     }
 }
 
@@ -87,6 +97,7 @@ struct Rounds<'a> {
     /// Bytes that this job has freed on each node and not taken again.
     freed: BTreeMap<NodeId, u64>,
     states: Vec<State>,
+    after: Vec<Duration>,
     /// Those that are not settled, ascending.
     waiting: Vec<usize>,
     refusals: u64,
@@ -113,8 +124,9 @@ impl<'a> Rounds<'a> {
                 second_to[*first] = Some(second.to);
             }
         }
-        let (states, waiting) = (vec![State::Waiting; count], (0..count).collect());
-        Rounds { job, second_to, freed: BTreeMap::new(), states, waiting, refusals: 0, rounds: 0 }
+        let (states, after) = (vec![State::Waiting; count], vec![Duration::ZERO; count]);
+        let (freed, waiting) = (BTreeMap::new(), (0..count).collect());
+        Rounds { job, second_to, freed, states, after, waiting, refusals: 0, rounds: 0 }
     }
 
     /// Those that can move now, in order, as far as their targets grant. What completes a pair
@@ -193,15 +205,16 @@ impl<'a> Rounds<'a> {
 
     /// Notes what became of a round. What was refused waits for the room that others leave, if any
     /// of them moved.
-    fn settle(&mut self, round: &[usize], outcomes: Vec<Outcome>) {
+    fn settle(&mut self, round: &[usize], outcomes: Vec<Outcome>, after: Duration) {
         self.rounds += 1;
         let has_moved = outcomes.iter().any(|outcome| outcome.moved_bytes > 0);
         for (nth, outcome) in round.iter().zip(outcomes) {
+            self.after[*nth] = after;
             self.transfer(&outcome);
             let is_refused = outcome.failed.iter().any(|(why, _)| *why == Failure::NoMemory);
             self.refusals += u64::from(is_refused);
             let outcome = match &self.states[*nth] {
-                State::Refused(before) => after(before, outcome),
+                State::Refused(before) => again(before, outcome),
                 _ => outcome,
             };
             let waits = is_refused && has_moved;
@@ -230,8 +243,9 @@ impl<'a> Rounds<'a> {
         };
         let outcomes: Vec<Outcome> =
             self.states.into_iter().zip(&self.job.moves).map(settle).collect();
-        let exchanges = exchanged(self.job, &outcomes);
-        Done { outcomes, exchanges, refusals: self.refusals, rounds: self.rounds }
+        let (exchanges, after) = (exchanged(self.job, &outcomes), self.after);
+        let (refusals, rounds, reshaped) = (self.refusals, self.rounds, Vec::new());
+        Done { outcomes, after, exchanges, refusals, rounds, reshaped }
     }
 }
 
@@ -255,7 +269,7 @@ fn stayed(asked: &Move, why: Failure) -> Outcome {
 }
 
 /// The outcome of a second attempt, with what the first one moved.
-fn after(before: &Outcome, outcome: Outcome) -> Outcome {
+fn again(before: &Outcome, outcome: Outcome) -> Outcome {
     Outcome {
         moved_bytes: before.moved_bytes + outcome.moved_bytes,
         own_bytes: before.own_bytes + outcome.own_bytes,
@@ -368,6 +382,10 @@ mod tests {
             let done = run(&nodes, &pairs(10, is_up_first));
             assert_eq!(done.exchanges, 10);
             assert_eq!((done.refusals, failures(&done)), (0, vec![]));
+            assert!(
+                done.after.chunks(2).all(|pair| pair[0] <= pair[1]),
+                "what a move needs is first"
+            );
             assert!(nodes.asked.borrow().iter().all(|round| round.len() <= 3), "no more than fits");
         }
     }
@@ -394,7 +412,7 @@ mod tests {
     fn a_chain_ends_where_it_fails() {
         let nodes = Nodes { pinned: vec![101 * OS_PAGE], ..Nodes::new(&[0, 9]) };
         let moves = vec![one(100, 0, 1), one(101, 0, 1), one(0, 1, 0)];
-        let job = Job { moves, needs: vec![None, Some(0), Some(1)] };
+        let job = Job { moves, needs: vec![None, Some(0), Some(1)], ..Job::default() };
         assert_eq!(failures(&run(&nodes, &job)), [Failure::Busy, Failure::Unpaired]);
     }
 

@@ -8,6 +8,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tiercel_ledger::regions::{GroupId, Regions};
 use tiercel_machine::NodeId;
 use tiercel_mover::{Errno, Kernel, Linux};
+use tiercel_sampler::huge_runs;
 
 use super::maps;
 
@@ -21,8 +22,6 @@ pub struct Watched {
     handle: OwnedFd,
     kernel: Linux,
     pub os_page_bytes: u64,
-    /// Whether its memory is looked at for huge OS pages.
-    pub is_huge: bool,
     /// Whose budget its memory counts to.
     pub group: GroupId,
 }
@@ -37,7 +36,7 @@ impl Watched {
         let os_page_bytes = kernel.os_page_bytes();
         kernel.move_pages(pid, &[], None, &mut [])?;
         let group = GroupId(0);
-        Ok(Watched { pid, handle, kernel, os_page_bytes, is_huge: false, group })
+        Ok(Watched { pid, handle, kernel, os_page_bytes, group })
     }
 
     /// Whether it has ended.
@@ -54,12 +53,18 @@ impl Watched {
         }
     }
 
-    /// Looks whether most of it is in huge OS pages.
+    /// Looks where it has huge OS pages. Kernels before 6.7 do not say, and then it is all or
+    /// nothing, whichever most is.
     pub fn read_huge(&mut self, regions: &mut Regions) {
-        if let Some(text) = self.read("smaps_rollup") {
-            self.is_huge = maps::is_huge(&text);
-            regions.set_huge(self.pid, self.is_huge);
-        }
+        let Some(text) = self.read("maps") else { return };
+        let areas = maps::areas(&text);
+        let ranges: Vec<_> =
+            areas.iter().filter(|one| !one.of_file).map(|one| one.start..one.end).collect();
+        let huge = huge_runs(self.pid, &ranges).unwrap_or_else(|_| {
+            let is_huge = self.read("smaps_rollup").is_some_and(|text| maps::is_huge(&text));
+            if is_huge { ranges } else { Vec::new() }
+        });
+        regions.set_huge(self.pid, &huge);
     }
 
     fn read(&self, name: &str) -> Option<String> {

@@ -112,7 +112,7 @@ fn seen(unit: &Unit, history: u8) -> (u8, u8) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tiercel_ledger::regions::{Area, Evidence, GroupId, RegionsConfig, View};
+    use tiercel_ledger::regions::{Area, Demand, Evidence, GroupId, RegionsConfig, View};
     use tiercel_machine::Machine;
 
     const OS_PAGE: u64 = 4096;
@@ -142,6 +142,7 @@ mod tests {
         let config = RegionsConfig {
             history: 8,
             evidence: Evidence::Complete,
+            demand: Demand::Running,
             nodes,
             views: vec![view(0), view(1)],
             fast: vec![NodeId(0), NodeId(1)],

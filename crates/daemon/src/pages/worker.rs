@@ -30,7 +30,9 @@ impl Worker {
         let (report, done) = sync_channel(1);
         let work = move || {
             while let Ok(job) = todo.recv() {
-                if report.send(execute(&mut *mover, &job, &mut room)).is_err() {
+                let mut done = execute(&mut *mover, &job, &mut room);
+                done.reshaped = job.reshapes.iter().map(|one| (*one, one.execute())).collect();
+                if report.send(done).is_err() {
                     break;
                 }
             }
@@ -120,7 +122,7 @@ mod tests {
             gain_ns_per_s: 0.0,
             cost_ns: 0.0,
         };
-        worker.execute(Job { moves: vec![asked], needs: vec![None] });
+        worker.execute(Job { moves: vec![asked], needs: vec![None], ..Job::default() });
         assert!(!worker.has_failed() && worker.is_busy());
         while worker.is_busy() {
             assert!(worker.done().is_none());

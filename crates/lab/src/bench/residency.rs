@@ -28,7 +28,11 @@ impl ResidencyTracker {
     }
 
     fn note(&mut self, text: &str, fast_nodes: &[u16]) {
-        let (fast, slow) = of_programs(text, fast_nodes);
+        let nodes = of_programs(text);
+        let on = |are_fast: bool| -> u64 {
+            nodes.iter().filter(|(n, _)| fast_nodes.contains(n) == are_fast).map(|(_, b)| b).sum()
+        };
+        let (fast, slow) = (on(true), on(false));
         self.seen.observations += 1;
         if fast + slow == 0 {
             return;
@@ -40,6 +44,7 @@ impl ResidencyTracker {
         self.most = self.most.max(fast + slow);
         if (fast + slow) * 10 >= self.most * 9 {
             (self.seen.fast_bytes, self.seen.slow_bytes) = (fast, slow);
+            self.seen.node_bytes = nodes;
         }
     }
 
@@ -50,15 +55,15 @@ impl ResidencyTracker {
     }
 }
 
-/// Bytes of the lines `anon N0=4096 N1=0` and `shmem ...` on fast nodes, and on others.
-fn of_programs(text: &str, fast_nodes: &[u16]) -> (u64, u64) {
+/// Bytes of the lines `anon N0=4096 N1=0` and `shmem ...` by node.
+fn of_programs(text: &str) -> BTreeMap<u16, u64> {
     let is_theirs = |line: &&str| line.starts_with("anon ") || line.starts_with("shmem ");
-    let mut bytes = (0, 0);
+    let mut bytes = BTreeMap::new();
     for word in text.lines().filter(is_theirs).flat_map(str::split_whitespace) {
         let pair = word.strip_prefix('N').and_then(|word| word.split_once('='));
         let Some((node, count)) = pair else { continue };
         let (Ok(node), Ok(count)) = (node.parse::<u16>(), count.parse::<u64>()) else { continue };
-        *(if fast_nodes.contains(&node) { &mut bytes.0 } else { &mut bytes.1 }) += count;
+        *bytes.entry(node).or_default() += count;
     }
     bytes
 }
@@ -117,6 +122,7 @@ mod tests {
         let seen = tracker.resident();
         assert_eq!((seen.observations, seen.fast_bytes_max), (5, 75));
         assert_eq!((seen.fast_bytes, seen.slow_bytes), (50, 50));
+        assert_eq!(seen.node_bytes, BTreeMap::from([(0, 50), (1, 50)]));
         assert!((seen.fast_share - (0.75 + 0.5 + 1.0) / 3.0).abs() < 1e-9, "{seen:?}");
     }
 

@@ -2,6 +2,8 @@
 //! nothing. Out: [`Spec`], [`Event`], [`Measured`], [`RunResult`], plain data. Knows nothing of who
 //! fills or reads them. The guest writes JSON lines: one [`Event`] per line.
 
+use std::collections::BTreeMap;
+
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
@@ -132,6 +134,9 @@ pub struct Resident {
     pub fast_bytes: u64,
     /// Bytes on other nodes at the same observation.
     pub slow_bytes: u64,
+    /// Bytes on each node at the same observation.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub node_bytes: BTreeMap<u16, u64>,
 }
 
 /// Differences of `/proc/vmstat`; counts of OS pages in bytes.

@@ -3,6 +3,7 @@
 
 use super::codes::{Codes, Tables};
 use super::planes::{self, ALL, History, NONE, Plane};
+use super::tally::{NO_SAMPLES, Tally};
 use super::{GroupId, LEVEL_MAX};
 
 /// Pieces of a block: 128 MiB of memory, whose histories are 32 KiB.
@@ -20,6 +21,8 @@ pub(crate) struct Piece {
     pub(crate) addr: u64,
     pub(crate) group: GroupId,
     pub(crate) of_file: bool,
+    /// It is a huge OS page, which moves as a whole.
+    pub(crate) is_huge: bool,
     /// The window in which it was mapped.
     pub(crate) since: u64,
     pub(crate) node: Codes,
@@ -31,6 +34,8 @@ pub(crate) struct Piece {
 pub(crate) struct Block {
     pub(crate) pieces: Box<[Piece]>,
     pub(crate) histories: Box<[History]>,
+    /// Empty where samples are not counted.
+    pub(crate) tallies: Box<[Tally]>,
     /// By node: the victim levels that occur there, as a set of bits; too many rather than too few.
     levels: [u16; NODES],
     /// Groups that occur, by number modulo 64.
@@ -46,16 +51,19 @@ pub(crate) const FREE: Piece = Piece {
     addr: 0,
     group: GroupId(0),
     of_file: false,
+    is_huge: false,
     since: 0,
     node: Codes::Same(NOWHERE),
     accessor: Codes::Same(NOWHERE),
 };
 
 impl Block {
-    pub(crate) fn new() -> Block {
+    pub(crate) fn new(is_counted: bool) -> Block {
+        let tallies = if is_counted { BLOCK_PIECES } else { 0 };
         Block {
             pieces: vec![FREE; BLOCK_PIECES].into_boxed_slice(),
             histories: vec![[NONE; LEVEL_MAX as usize]; BLOCK_PIECES].into_boxed_slice(),
+            tallies: vec![NO_SAMPLES; tallies].into_boxed_slice(),
             levels: [0; NODES],
             groups: 0,
             used_planes: 0,
@@ -95,6 +103,15 @@ impl Block {
         let node = tables.get(one.node, page);
         if let Some(levels) = self.levels.get_mut(usize::from(node)) {
             *levels |= victim_levels(1 << planes::level(&self.histories[piece], page), one.of_file);
+        }
+    }
+
+    /// Ends the window of this number for what is counted.
+    pub(crate) fn close_tallies(&mut self, number: u64) {
+        for (piece, tally) in self.pieces.iter().zip(&mut self.tallies) {
+            if piece.pid != 0 {
+                tally.close(number + 1 - piece.since);
+            }
         }
     }
 

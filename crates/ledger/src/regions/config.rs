@@ -15,12 +15,25 @@ pub struct RegionsConfig {
     pub history: u8,
     /// How accesses are seen.
     pub evidence: Evidence,
+    /// Which units ask to move.
+    pub demand: Demand,
     /// Nodes with memory, at most 15.
     pub nodes: Vec<NodeId>,
     /// Nodes with CPUs, at most 7, and where memory is best for each.
     pub views: Vec<View>,
     /// Nodes of the best tier.
     pub fast: Vec<NodeId>,
+}
+
+/// Which units ask to move, of those that lie elsewhere than their accessor wants them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Demand {
+    /// Those that were accessed in two windows running (pages.md 2).
+    #[default]
+    Running,
+    /// Those that were accessed in two windows of a history: what takes several windows to stream
+    /// through its memory accesses nothing in two windows running.
+    Repeated,
 }
 
 /// A node with CPUs.

@@ -20,12 +20,14 @@ mod codes;
 mod config;
 mod early;
 mod hand;
+mod huge;
 mod planes;
 mod space;
 mod store;
+mod tally;
 mod unit;
 
-pub use config::{RegionsConfig, RegionsError, View};
+pub use config::{Demand, RegionsConfig, RegionsError, View};
 pub use early::Early;
 pub use space::{Area, Evidence};
 pub use store::{DEMAND_MAX, PIECES_MAX, Regions, Window};

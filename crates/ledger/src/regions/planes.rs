@@ -26,6 +26,15 @@ pub(crate) fn run(first: usize, count: usize) -> Plane {
     plane
 }
 
+/// The OS pages `from..to` of a piece.
+pub(crate) fn between(from: usize, to: usize) -> Plane {
+    let below = |page: usize, word: usize| match page.saturating_sub(word * 64) {
+        bits @ 0..64 => (1u64 << bits) - 1,
+        _ => !0,
+    };
+    std::array::from_fn(|word| below(to, word) & !below(from, word))
+}
+
 pub(crate) fn and(a: &Plane, b: &Plane) -> Plane {
     std::array::from_fn(|w| a[w] & b[w])
 }
@@ -126,6 +135,14 @@ mod tests {
                     prop_assert_eq!(has(plane, page), other == usize::from(level));
                 }
             }
+        }
+    }
+
+    #[test]
+    fn any_run_of_os_pages_is_a_plane() {
+        for (from, to) in [(0, 0), (0, 512), (3, 64), (63, 65), (64, 128), (500, 512)] {
+            let plane = between(from, to);
+            assert!((0..512).all(|page| has(&plane, page) == (from..to).contains(&page)));
         }
     }
 

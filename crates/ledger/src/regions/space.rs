@@ -4,9 +4,14 @@
 
 use super::{GroupId, OS_PAGE_BYTES, PIECE_BYTES};
 
-/// Samples of a window that an accessed unit must have for its level to mean something. With
-/// fewer, units grow; a Poisson count of 4 misses a unit in 2% of the windows.
+/// Samples that a unit must have in a history of eight windows, else units grow: its rate is then
+/// known to a factor of two (4 +- 2).
 const SAMPLES_WANTED: u64 = 4;
+/// Windows of a history.
+const WINDOWS: u64 = super::LEVEL_MAX as u64;
+/// Of units that have half a sample a window, those that have one at all have 1.27: the mean of a
+/// Poisson count that is not 0. In percent.
+const SEEN_PERCENT: u64 = 127;
 /// Samples of a window below which nothing is concluded. Chosen, not measured.
 const SAMPLES_MIN: u64 = 64;
 /// OS pages of a unit by size: 4 KiB, 64 KiB, 2 MiB.
@@ -41,8 +46,6 @@ pub(crate) struct Space {
     pub(crate) areas: Vec<Area>,
     /// Pieces by address / 2 MiB, ascending.
     pub(crate) pieces: Vec<(u64, u32)>,
-    /// Most of its memory is in huge OS pages: they are its units.
-    is_huge: bool,
     /// Index into [`UNIT_PAGES`].
     size: usize,
     /// Samples of the open window, and units that had one.
@@ -64,15 +67,9 @@ impl Space {
         after > 0 && addr < self.areas[after - 1].end
     }
 
+    /// OS pages of a unit that is in no huge one.
     pub(crate) fn unit_pages(&self) -> usize {
-        if self.is_huge { super::PIECE_PAGES } else { UNIT_PAGES[self.size] }
-    }
-
-    /// Sets whether most of it is huge; true when units have grown and histories must follow.
-    pub(crate) fn set_huge(&mut self, is_huge: bool) -> bool {
-        let before = self.unit_pages();
-        self.is_huge = is_huge;
-        self.unit_pages() > before
+        UNIT_PAGES[self.size]
     }
 
     /// Counts a sample; `is_first` of its unit in this window.
@@ -88,14 +85,15 @@ impl Space {
         if evidence == Evidence::Complete || samples < SAMPLES_MIN {
             return false;
         }
-        if samples < SAMPLES_WANTED * accessed && self.size + 1 < UNIT_PAGES.len() {
+        if samples * 100 < SEEN_PERCENT * accessed && self.size + 1 < UNIT_PAGES.len() {
             self.size += 1;
             return true;
         }
         // Units of the next smaller size have enough, even if all parts of a unit are accessed.
         if let Some(smaller) = self.size.checked_sub(1) {
             let parts = (UNIT_PAGES[self.size] / UNIT_PAGES[smaller]) as u64;
-            self.size -= usize::from(samples >= SAMPLES_WANTED * accessed * parts);
+            let has_enough = samples * WINDOWS >= SAMPLES_WANTED * accessed * parts;
+            self.size -= usize::from(has_enough);
         }
         false
     }
@@ -140,12 +138,12 @@ mod tests {
             space.unit_pages()
         };
         assert_eq!(window(63, 63), 1, "too few to conclude anything");
-        assert_eq!(window(400, 100), 1, "four each");
-        assert_eq!(window(399, 100), 16);
-        assert_eq!(window(399, 100), 512);
-        assert_eq!(window(399, 100), 512, "no larger ones");
-        assert_eq!(window(12_799, 100), 512);
-        assert_eq!(window(12_800, 100), 16);
+        assert_eq!(window(127, 100), 1, "four each in eight windows");
+        assert_eq!(window(126, 100), 16);
+        assert_eq!(window(126, 100), 512);
+        assert_eq!(window(126, 100), 512, "no larger ones");
+        assert_eq!(window(1599, 100), 512);
+        assert_eq!(window(1600, 100), 16);
     }
 
     #[test]

@@ -9,11 +9,12 @@ use tiercel_machine::number::{index, index_u8, index_u16, index_u32};
 
 use super::block::{BLOCK_PIECES, Block, FREE, NODES, NOWHERE, Piece};
 use super::codes::{Codes, Tables};
-use super::config::{ACCESSORS, RegionsConfig, RegionsError};
+use super::config::{ACCESSORS, Demand, RegionsConfig, RegionsError};
 use super::early::Early;
 use super::hand::{Hand, Wanted};
 use super::planes::{self, ALL, NONE, Plane};
-use super::space::{self, Area, Space};
+use super::space::{self, Area, Evidence, Space};
+use super::tally::{NO_SAMPLES, Tally};
 use super::unit::{Accessor, GroupId, LEVEL_MAX, Unit, UnitKey};
 use super::{OS_PAGE_BYTES, PIECE_BYTES, PIECE_PAGES};
 
@@ -40,11 +41,11 @@ pub struct Window {
 /// See the module.
 #[derive(Debug)]
 pub struct Regions {
-    config: RegionsConfig,
+    pub(super) config: RegionsConfig,
     /// Code by node number.
     codes: BTreeMap<NodeId, u8>,
-    blocks: Vec<Block>,
-    tables: Tables,
+    pub(super) blocks: Vec<Block>,
+    pub(super) tables: Tables,
     free: Vec<u32>,
     spaces: BTreeMap<u32, Space>,
     /// Levels that may occur by node: all blocks' together.
@@ -54,6 +55,8 @@ pub struct Regions {
     /// Pieces with accesses to OS pages of which it is not known where they are.
     unlocated: Vec<u32>,
     looked_at: u32,
+    /// The piece that was asked last whether it could be a huge OS page.
+    pub(super) collapsed: u32,
     tick: u64,
     window: Window,
 }
@@ -82,6 +85,7 @@ impl Regions {
             demand: Vec::new(),
             unlocated: Vec::new(),
             looked_at: 0,
+            collapsed: 0,
             tick: 1,
             window: Window { number: 1, ..Window::default() },
         })
@@ -116,13 +120,6 @@ impl Regions {
         refused
     }
 
-    /// Most of a process's memory is in huge OS pages, or not: then they are its units.
-    pub fn set_huge(&mut self, pid: u32, is_huge: bool) {
-        if self.spaces.get_mut(&pid).is_some_and(|space| space.set_huge(is_huge)) {
-            self.spread(pid);
-        }
-    }
-
     /// A process is gone.
     pub fn gone(&mut self, pid: u32) {
         let space = self.spaces.remove(&pid).unwrap_or_default();
@@ -155,12 +152,21 @@ impl Regions {
             return;
         };
         let pages = space.unit_pages();
-        let page = index(addr % PIECE_BYTES / OS_PAGE_BYTES) / pages * pages;
         let (block, at) = place(id);
+        let pages = if self.blocks[block].pieces[at].is_huge { PIECE_PAGES } else { pages };
+        let exact = index(addr % PIECE_BYTES / OS_PAGE_BYTES);
+        let page = exact / pages * pages;
         let block = &mut self.blocks[block];
+        if let Some(tally) = block.tallies.get_mut(at) {
+            tally.count(exact);
+        }
         let history = &mut block.histories[at];
         let is_first = !planes::has(&history[open], page);
         let was = planes::has(&history[last], page) && last != open;
+        let asks = match self.config.demand {
+            Demand::Running => was,
+            Demand::Repeated => planes::level(history, page) > 0,
+        };
         space.sampled(is_first);
         self.window.accessed += u64::from(is_first);
         if is_first {
@@ -171,7 +177,7 @@ impl Regions {
         let is_same = self.note_accessor(id, page, pages, from, was || !is_first);
         if node == NOWHERE {
             self.unlocated.push(id);
-        } else if is_first && was && is_same && !self.is_settled(id, page) {
+        } else if is_first && asks && is_same && !self.is_settled(id, page) {
             self.demanded(id, page);
         }
         if let Some(levels) = self.levels.get_mut(usize::from(node)) {
@@ -185,7 +191,7 @@ impl Regions {
         while !nodes.is_empty() {
             let first = index(addr % PIECE_BYTES / OS_PAGE_BYTES);
             let (these, rest) = nodes.split_at(nodes.len().min(PIECE_PAGES - first));
-            if let Some(id) = self.spaces.get(&pid).and_then(|space| space.find(addr)) {
+            if let Some(id) = self.piece_at(pid, addr) {
                 self.locate_in(id, first, these);
             }
             (addr, nodes) = (addr + these.len() as u64 * OS_PAGE_BYTES, rest);
@@ -205,6 +211,7 @@ impl Regions {
         let turn = index(ended.number) % usize::from(LEVEL_MAX);
         self.levels = [0; NODES];
         for (number, block) in self.blocks.iter_mut().enumerate() {
+            block.close_tallies(ended.number);
             // A mark of several accessors lasts for up to a history.
             block.close(&mut self.tables, open, number % usize::from(LEVEL_MAX) == turn);
             for (node, levels) in self.levels.iter_mut().enumerate() {
@@ -316,8 +323,9 @@ impl Regions {
 
     /// Bytes that the ledger takes.
     pub fn bytes(&self) -> usize {
-        let block =
-            size_of::<Block>() + BLOCK_PIECES * (size_of::<Piece>() + size_of::<planes::History>());
+        let tally = size_of::<Tally>() * usize::from(self.config.evidence == Evidence::Sampled);
+        let of_piece = size_of::<Piece>() + size_of::<planes::History>() + tally;
+        let block = size_of::<Block>() + BLOCK_PIECES * of_piece;
         let of_spaces = |space: &Space| {
             space.pieces.capacity() * size_of::<(u64, u32)>()
                 + space.areas.capacity() * size_of::<Area>()
@@ -343,7 +351,7 @@ impl Regions {
             if first >= PIECES_MAX {
                 return None;
             }
-            self.blocks.push(Block::new());
+            self.blocks.push(Block::new(self.config.evidence == Evidence::Sampled));
             self.free.extend((first..first + BLOCK_PIECES).rev().map(index_u32));
         }
         let id = self.free.pop()?;
@@ -351,6 +359,9 @@ impl Regions {
         let since = self.window.number;
         self.blocks[block].pieces[at] = Piece { pid, addr, group, since, ..FREE };
         self.blocks[block].histories[at] = [NONE; LEVEL_MAX as usize];
+        if let Some(tally) = self.blocks[block].tallies.get_mut(at) {
+            *tally = NO_SAMPLES;
+        }
         Some(id)
     }
 
@@ -379,7 +390,7 @@ impl Regions {
         let mut mapped = NONE;
         for (start, pages) in space::clip(areas, piece.addr) {
             let first = index((start - piece.addr) / OS_PAGE_BYTES);
-            mapped = planes::or(&mapped, &between(first, first + pages));
+            mapped = planes::or(&mapped, &planes::between(first, first + pages));
         }
         let gone = planes::without(&ALL, &mapped);
         if !planes::is_none(&gone) {
@@ -394,7 +405,7 @@ impl Regions {
         for run in nodes.chunk_by(|a, b| a == b) {
             let code = run[0].and_then(|node| self.codes.get(&node).copied()).unwrap_or(NOWHERE);
             let plane = &mut planes[usize::from(code)];
-            *plane = planes::or(plane, &between(page, page + run.len()));
+            *plane = planes::or(plane, &planes::between(page, page + run.len()));
             page += run.len();
         }
         for (code, plane) in planes.iter().enumerate() {
@@ -413,8 +424,7 @@ impl Regions {
         let new = planes::and(pages, &unknown);
         self.tables.set(&mut pieces[at].node, pages, code);
         if code != NOWHERE && !planes::is_none(&new) {
-            let unit_pages = self.spaces.get(&pieces[at].pid).map_or(1, Space::unit_pages);
-            let new = planes::spread(&new, unit_pages);
+            let new = planes::spread(&new, unit_pages(&self.spaces, &pieces[at]));
             for plane in &mut histories[at][..usize::from(self.config.history)] {
                 *plane = planes::or(plane, &new);
             }
@@ -434,13 +444,30 @@ impl Regions {
         let Some(space) = self.spaces.get(&pid) else { return };
         let pages = space.unit_pages();
         let ids: Vec<u32> = space.pieces.iter().map(|(_, id)| *id).collect();
-        for id in ids {
-            let (block, at) = place(id);
-            for plane in &mut self.blocks[block].histories[at] {
-                *plane = planes::spread(plane, pages);
-            }
-            self.summarise(id);
+        ids.into_iter().for_each(|id| self.spread_piece(id, pages));
+    }
+
+    pub(super) fn spread_piece(&mut self, id: u32, pages: usize) {
+        let (block, at) = place(id);
+        for plane in &mut self.blocks[block].histories[at] {
+            *plane = planes::spread(plane, pages);
         }
+        self.summarise(id);
+    }
+
+    /// The pieces of a process: numbers and places.
+    pub(super) fn pieces_of(&self, pid: u32) -> Vec<(u64, u32)> {
+        self.spaces.get(&pid).map_or(Vec::new(), |space| space.pieces.clone())
+    }
+
+    /// OS pages of a process's units that are no huge ones.
+    pub(super) fn small_unit_pages(&self, pid: u32) -> usize {
+        self.spaces.get(&pid).map_or(1, Space::unit_pages)
+    }
+
+    /// The piece of a process that has an address.
+    pub(super) fn piece_at(&self, pid: u32, addr: u64) -> Option<u32> {
+        self.spaces.get(&pid).and_then(|space| space.find(addr))
     }
 
     /// Notes the accessor of a unit; whether it is the same as last time. `is_recent`: it was
@@ -486,11 +513,11 @@ impl Regions {
     }
 
     /// The unit that has an OS page, which is somewhere.
-    fn unit(&self, id: u32, page: usize) -> Unit {
+    pub(super) fn unit(&self, id: u32, page: usize) -> Unit {
         let (block, at) = place(id);
         let block = &self.blocks[block];
         let piece = &block.pieces[at];
-        let pages = self.spaces.get(&piece.pid).map_or(1, Space::unit_pages);
+        let pages = unit_pages(&self.spaces, piece);
         let first = page / pages * pages;
         let level = planes::level(&block.histories[at], page);
         Unit {
@@ -501,6 +528,7 @@ impl Regions {
             node: self.node_of(piece.node, page, first, pages),
             level,
             early: Early::of(piece.since, self.window.number, self.config.history, level),
+            samples: block.tallies.get(at).map(|tally| tally.mean(first, pages)),
             accessor: self.accessor(self.tables.get(piece.accessor, page)),
             of_file: piece.of_file,
         }
@@ -541,32 +569,21 @@ impl Regions {
     }
 }
 
-/// Block and place in it.
-fn place(id: u32) -> (usize, usize) {
-    (id as usize / BLOCK_PIECES, id as usize % BLOCK_PIECES)
+/// OS pages of each unit of a piece.
+fn unit_pages(spaces: &BTreeMap<u32, Space>, piece: &Piece) -> usize {
+    let of_space = || spaces.get(&piece.pid).map_or(1, Space::unit_pages);
+    if piece.is_huge { PIECE_PAGES } else { of_space() }
 }
 
-/// The OS pages `from..to` of a piece.
-fn between(from: usize, to: usize) -> Plane {
-    let below = |page: usize, word: usize| match page.saturating_sub(word * 64) {
-        bits @ 0..64 => (1u64 << bits) - 1,
-        _ => !0,
-    };
-    std::array::from_fn(|word| below(to, word) & !below(from, word))
+/// Block and place in it.
+pub(super) fn place(id: u32) -> (usize, usize) {
+    (id as usize / BLOCK_PIECES, id as usize % BLOCK_PIECES)
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::config::View;
     use super::*;
-
-    #[test]
-    fn any_run_of_os_pages_is_a_plane() {
-        for (from, to) in [(0, 0), (0, 512), (3, 64), (63, 65), (64, 128), (500, 512)] {
-            let plane = between(from, to);
-            assert!((0..512).all(|page| planes::has(&plane, page) == (from..to).contains(&page)));
-        }
-    }
 
     #[test]
     fn what_it_cannot_describe_is_refused() {

@@ -33,6 +33,8 @@ pub struct Unit {
     pub level: u8,
     /// What was really seen, as long as its history is not complete.
     pub early: Option<Early>,
+    /// Samples of it a window, in the mean of the last windows, where samples are counted.
+    pub samples: Option<f64>,
     /// Which node's CPUs accessed it.
     pub accessor: Accessor,
     /// It is of a file.
@@ -81,6 +83,7 @@ mod tests {
             node: NodeId(0),
             level,
             early: None,
+            samples: None,
             accessor: Accessor::Unknown,
             of_file,
         };

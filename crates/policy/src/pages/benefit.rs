@@ -2,8 +2,10 @@
 //! it.
 //! In: units, latencies, measured costs. Out: nanoseconds. Knows nothing of room.
 //!
-//! A history of bits sees whether a window had an access, not how many. If they come at random, a
-//! share p of windows without any means -ln(p) in each. A full history gives a lower bound.
+//! Where samples are counted they give the rate. A history of bits sees whether a window had an
+//! access, not how many. If they come at random, a share p of windows without any means -ln(p) in
+//! each. A full history gives a lower bound. Both are uncertain, and a unit that replaces another
+//! must be ahead by more than that: else units of equal rates would change places all the time.
 
 use tiercel_ledger::regions::{Early, Unit};
 use tiercel_machine::NodeId;
@@ -34,15 +36,32 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// Accesses a second by a unit's level, or by what was seen of it so far.
+    /// Accesses a second: as counted, or by a unit's level, or by what was seen of it so far.
     pub fn rate_per_s(&self, unit: &Unit) -> f64 {
+        let (accessed, windows) = self.seen(unit);
+        let seen = unit.samples.unwrap_or_else(|| -(1.0 - accessed / windows).ln());
+        seen / self.window_s * self.weight
+    }
+
+    /// Standard error of that. Of k counted samples: the square root of k. Of a share p of n
+    /// windows: that of a binomial count, through the derivative of the logarithm.
+    fn rate_error_per_s(&self, unit: &Unit) -> f64 {
+        let (accessed, windows) = self.seen(unit);
+        let variance = match unit.samples {
+            Some(samples) => samples / windows,
+            None => accessed / windows / (windows - accessed),
+        };
+        variance.sqrt() / self.window_s * self.weight
+    }
+
+    /// In how many windows a unit was accessed, and of how many.
+    fn seen(&self, unit: &Unit) -> (f64, f64) {
         let (accessed, windows) = match unit.early {
             Some(Early { windows, accessed }) if windows > 0 => (accessed, windows),
             _ => (unit.level, self.history),
         };
         let windows = f64::from(windows);
-        let accessed = f64::from(accessed).min(windows - FULL_SHORT_OF);
-        -(1.0 - accessed / windows).ln() / self.window_s * self.weight
+        (f64::from(accessed).min(windows - FULL_SHORT_OF), windows)
     }
 
     /// Stall time that accesses to a unit would cost a second if it were on a node.
@@ -61,6 +80,13 @@ impl Estimate {
     pub(crate) fn saved_ns(&self, places: &Places, unit: &Unit, to: NodeId) -> f64 {
         let here = self.stall_ns_per_s(places, unit, unit.node);
         (here - self.stall_ns_per_s(places, unit, to)) * self.horizon_s
+    }
+
+    /// Standard error of [`Estimate::saved_ns`].
+    pub(crate) fn error_ns(&self, places: &Places, unit: &Unit, to: NodeId) -> f64 {
+        let latency_ns = |node| places.latency_ns(unit.accessor, node);
+        let closer_ns = (latency_ns(unit.node) - latency_ns(to)).abs();
+        self.rate_error_per_s(unit) * closer_ns / self.parallelism * self.horizon_s
     }
 
     /// What moving so many bytes costs once.

@@ -11,6 +11,9 @@ use crate::config::{ConfigError, ensure};
 /// windows is older than most phases.
 const WINDOW_MS: std::ops::RangeInclusive<u64> = 20..=60_000;
 
+/// What was seen in one history is believed for so many. Chosen, not measured.
+const HISTORIES: f64 = 4.0;
+
 /// What happens when the memory near an accessor is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -46,7 +49,7 @@ pub struct PagesConfig {
     #[serde(deserialize_with = "crate::routine::bytes")]
     pub reserve: u64,
     /// How long today's access rates are believed to last, seconds: a move pays if it saves more
-    /// than it costs in that time. 30 by default: as many windows as four histories.
+    /// than it costs in that time. 0, the default: as long as four histories, 32 s.
     pub horizon_s: f64,
 }
 
@@ -90,7 +93,7 @@ impl Default for PagesConfig {
             history: LEVEL_MAX,
             window_ms: 1000,
             reserve: 0,
-            horizon_s: 30.0,
+            horizon_s: 0.0,
         }
     }
 }
@@ -102,8 +105,14 @@ impl PagesConfig {
         ensure("pages.history", f64::from(self.history), ok, "must be from 1 to 8")?;
         let ok = WINDOW_MS.contains(&self.window_ms);
         ensure("pages.window_ms", self.window_ms as f64, ok, "must be from 20 to 60000")?;
-        let ok = self.horizon_s > 0.0 && self.horizon_s.is_finite();
-        ensure("pages.horizon_s", self.horizon_s, ok, "must be above 0")
+        let ok = self.horizon_s >= 0.0 && self.horizon_s.is_finite();
+        ensure("pages.horizon_s", self.horizon_s, ok, "must be at least 0")
+    }
+
+    /// How long rates are believed to last, seconds.
+    pub fn horizon_s(&self) -> f64 {
+        let history_s = self.window_ms as f64 / 1e3 * f64::from(self.history);
+        if self.horizon_s > 0.0 { self.horizon_s } else { HISTORIES * history_s }
     }
 
     /// Refuses a reserve that the smallest node of the best tier could not hold beside anything

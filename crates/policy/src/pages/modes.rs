@@ -1,9 +1,10 @@
 //! The modes of the paper (AutoTiering 4), and mode `benefit`.
 //! In: a unit that asks to move. Out: moves. Knows nothing of how they are executed.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use tiercel_ledger::regions::{Accessor, GroupId, LEVEL_MAX, Unit};
+use tiercel_ledger::regions::{GroupId, LEVEL_MAX, Unit};
 use tiercel_machine::NodeId;
 use tiercel_machine::number::signed;
 
@@ -24,18 +25,18 @@ const REFILL_MAX: usize = 4096;
 impl Turn<'_> {
     /// The modes of the paper.
     pub(crate) fn as_published(&mut self, unit: &Unit) -> Result<(), Stay> {
-        let target = self.target(unit).ok_or(Stay::Settled)?;
-        let has_room = self.rooms.fits(unit, target) && self.move_to(unit, target);
-        let is_placed = has_room || self.when_full(unit, target) || self.next_best(unit);
-        if is_placed { Ok(()) } else { Err(Stay::NoRoom) }
+        let targets = self.targets(unit).ok_or(Stay::Settled)?;
+        let fitting = targets.iter().find(|target| self.rooms.fits(unit, **target));
+        let is_placed = match fitting {
+            Some(target) => self.move_to(unit, *target),
+            None => targets.iter().any(|target| self.when_full(unit, *target)),
+        };
+        if is_placed || self.next_best(unit) { Ok(()) } else { Err(Stay::NoRoom) }
     }
 
     /// What a mode does when the target is full.
     fn when_full(&mut self, unit: &Unit, target: NodeId) -> bool {
-        // Both sockets use it: no node of the best tier is better than another (pages.md 2).
-        let is_shared = unit.accessor == Accessor::Several;
         match self.mode {
-            _ if is_shared => false,
             Mode::Cpm | Mode::Benefit => false,
             Mode::Cpmx => self.with_failed(unit, target),
             Mode::Opm => self.by_victims(unit, target),
@@ -44,14 +45,16 @@ impl Turn<'_> {
         }
     }
 
-    /// Where a unit should be: the best memory for its accessor. `None`: it is there.
-    fn target(&self, unit: &Unit) -> Option<NodeId> {
+    /// Where a unit should be, the node with most room first: the best memory for its accessor, and
+    /// where several nodes access it any node of the best tier. `None`: it is there.
+    fn targets(&self, unit: &Unit) -> Option<Vec<NodeId>> {
         let best = self.places.tiers(unit.accessor).first()?;
         if best.nodes.contains(&unit.node) {
             return None;
         }
-        let roomiest = self.rooms.roomiest(unit, &best.nodes);
-        roomiest.or(best.nodes.iter().copied().max_by_key(|node| self.rooms.free_bytes(*node)))
+        let mut nodes = best.nodes.clone();
+        nodes.sort_by_key(|node| (Reverse(self.rooms.free_bytes(*node)), *node));
+        Some(nodes)
     }
 
     /// The best node with room that is better than where it is; access tier before locality.
@@ -119,32 +122,35 @@ impl Turn<'_> {
         leaving: &[(Unit, NodeId)],
     ) -> Option<(Unit, NodeId)> {
         let of = |group| leaving.iter().filter(|(victim, _)| victim.group == group).count();
-        let groups = self.payers(unit.group);
+        let groups = self.rooms.payers(unit.group, unit.bytes);
         let next = groups.iter().filter_map(|one| self.victims.peek(*one, target, of(*one)));
-        let lowest = next.min_by_key(Unit::victim_level)?;
+        let lowest = next.filter(|one| yields(one, unit)).min_by_key(Unit::victim_level)?;
         let to = self.slow_node(&lowest)?;
-        (lowest.victim_level() < unit.level).then_some((lowest, to))
+        Some((lowest, to))
+    }
+
+    /// The lowest unit of a node that yields to one.
+    fn lowest(&mut self, unit: &Unit, node: NodeId) -> Option<Unit> {
+        let groups = self.rooms.payers(unit.group, unit.bytes);
+        let first = groups.iter().filter_map(|one| self.victims.peek(*one, node, 0));
+        first.filter(|one| yields(one, unit)).min_by_key(Unit::victim_level)
     }
 
     /// Exchanges a unit with a colder one of its target whose next place is where the unit is.
     fn by_exchange(&mut self, unit: &Unit, target: NodeId) -> bool {
-        let groups = self.payers(unit.group);
-        let Some(victim) = self.victims.lowest(&groups, target) else { return false };
+        let Some(victim) = self.lowest(unit, target) else { return false };
         let nearest = self.places.slower(&victim).next();
         let suits = nearest.is_some_and(|tier| tier.nodes.contains(&unit.node));
-        let is_colder = victim.victim_level() < unit.level && victim.bytes == unit.bytes;
-        suits && is_colder && self.exchange(unit, &victim, unit.node)
+        suits && victim.bytes == unit.bytes && self.exchange(unit, &victim, unit.node)
     }
 
     /// Moves a unit into the reserve, which is refilled when little is left of it.
     fn by_reserve(&mut self, unit: &Unit, target: NodeId) -> bool {
-        let groups = self.payers(unit.group);
-        let lowest = self.victims.lowest(&groups, target);
-        if lowest.is_none_or(|lowest| unit.level <= lowest.victim_level()) {
+        if self.lowest(unit, target).is_none() {
             return false;
         }
         if self.is_low(target) {
-            self.refill(target, unit.group);
+            self.refill(target, (unit.group, unit.bytes));
         }
         !self.is_low(target)
             && self.rooms.fits_keeping(unit, target, 0)
@@ -156,10 +162,10 @@ impl Turn<'_> {
     }
 
     /// Demotes the lowest levels of a node until its reserve is full.
-    fn refill(&mut self, node: NodeId, group: GroupId) {
-        let groups = self.payers(group);
+    fn refill(&mut self, node: NodeId, (group, bytes): (GroupId, u64)) {
         let full = signed(self.rooms.reserve(node).bytes);
         for _ in 0..REFILL_MAX {
+            let groups = self.rooms.payers(group, bytes);
             let lowest = self.victims.lowest(&groups, node);
             let victim = lowest.filter(|victim| victim.victim_level() < LEVEL_MAX);
             if self.rooms.free_bytes(node) >= full {
@@ -179,18 +185,17 @@ impl Turn<'_> {
         if self.mode != Mode::OpmBd {
             return;
         }
-        let wanted = |unit: &Unit| Some((self.target(unit)?, unit.group));
-        let used: BTreeSet<_> = demand.iter().filter_map(wanted).collect();
-        for (node, group) in used {
+        let wanted = |unit: &Unit| {
+            let (targets, asking) =
+                (self.targets(unit).unwrap_or_default(), (unit.group, unit.bytes));
+            targets.into_iter().map(move |target| (target, asking))
+        };
+        let used: BTreeSet<_> = demand.iter().flat_map(wanted).collect();
+        for (node, asking) in used {
             if self.is_low(node) {
-                self.refill(node, group);
+                self.refill(node, asking);
             }
         }
-    }
-
-    /// The groups whose units may leave for one of `group`: those above their limits, and itself.
-    fn payers(&self, group: GroupId) -> Vec<GroupId> {
-        self.rooms.over_limit().filter(|over| *over != group).chain([group]).collect()
     }
 
     /// What gains most by estimate, if anything does.
@@ -216,13 +221,15 @@ impl Turn<'_> {
         let is_done = match leaving {
             None => self.move_to(unit, node),
             Some((victim, to)) => {
-                self.exchange(unit, &victim, to) || self.one_by_one(unit, node, (victim, to))
+                self.one_by_one(unit, node, (victim, to)) || self.exchange(unit, &victim, to)
             }
         };
         if is_done { Ok(()) } else { Err(Stay::NoRoom) }
     }
 
-    /// Demotes a victim, then moves the unit: where an exchange has no free byte to begin with.
+    /// Demotes a victim, then moves the unit, where there is room to: all victims of a tick can
+    /// leave in one round then. Exchanges go through the few bytes that a full node grants: 10,240
+    /// took 36 rounds and 3.3 s (docs/pages.md).
     fn one_by_one(&mut self, unit: &Unit, node: NodeId, leaving: (Unit, NodeId)) -> bool {
         let (victim, to) = leaving;
         if !self.rooms.fits(&victim, to) {
@@ -243,27 +250,44 @@ impl Turn<'_> {
         if own_ns <= 0.0 || self.rooms.fits(unit, node) {
             return Some(Choice { net_ns: own_ns, node, leaving: None });
         }
-        let victim = self.unlocked(unit, node)?;
-        let nearest = self.places.slower(&victim).next();
-        let is_near = nearest.is_some_and(|tier| tier.nodes.contains(&unit.node));
-        let to = if is_near { unit.node } else { self.slow_node(&victim)? };
-        let net_ns = own_ns + self.estimate.net_ns(self.places, &victim, to);
-        Some(Choice { net_ns, node, leaving: Some((victim, to)) })
+        let victim = self.cheapest(unit, node)?;
+        // To the slow memory near its accessor, or where the unit leaves: where it loses less.
+        let to = [self.slow_node(&victim), Some(unit.node)];
+        let net_ns = |to: &NodeId| self.estimate.net_ns(self.places, &victim, *to);
+        let to = to.into_iter().flatten().max_by(|a, b| net_ns(a).total_cmp(&net_ns(b)))?;
+        let lost_ns = self.lost_ns(unit, node, (&victim, to));
+        Some(Choice { net_ns: own_ns - lost_ns, node, leaving: Some((victim, to)) })
     }
 
-    /// The lowest victim that did not move too often, of those looked at.
-    fn unlocked(&mut self, unit: &Unit, node: NodeId) -> Option<Unit> {
-        let groups = self.payers(unit.group);
-        let mut looked_at = Vec::new();
-        for group in groups {
-            let next = (0..LOOKED_AT).map_while(|nth| self.victims.peek(group, node, nth));
-            looked_at.extend(next);
+    /// What it costs that a victim leaves for a unit: its move, its loss, and the error of both
+    /// rates. Of what another group owes its move alone.
+    fn lost_ns(&self, unit: &Unit, node: NodeId, (victim, to): (&Unit, NodeId)) -> f64 {
+        if victim.group != unit.group {
+            return self.estimate.cost_ns(victim.bytes) * self.estimate.margin;
         }
-        let history = &self.history;
-        let free =
-            |one: &Unit| one.bytes == unit.bytes && !history.is_locked(one.key(), self.window);
-        looked_at.into_iter().filter(free).min_by_key(Unit::victim_level)
+        let error = |one, to| self.estimate.error_ns(self.places, one, to);
+        error(unit, node).hypot(error(victim, to)) - self.estimate.net_ns(self.places, victim, to)
     }
+
+    /// The victim that is missed least of those that did not move too often: what another group
+    /// owes is not.
+    fn cheapest(&mut self, unit: &Unit, node: NodeId) -> Option<Unit> {
+        let (history, window, estimate) = (self.history, self.window, self.estimate);
+        let may_leave = |one: &Unit| !history.is_locked(one.key(), window);
+        let rate = |one: &Unit| estimate.rate_per_s(one) / one.bytes as f64;
+        let mut each = Vec::new();
+        for group in self.rooms.payers(unit.group, unit.bytes).into_iter().rev() {
+            let pool = (group, node);
+            each.extend(self.victims.cheapest(pool, unit.bytes, &may_leave, &rate));
+        }
+        let missed = |one: &Unit| if one.group == unit.group { rate(one) } else { 0.0 };
+        each.into_iter().min_by(|a, b| missed(a).total_cmp(&missed(b)))
+    }
+}
+
+/// Whether a victim may leave for a unit: it is colder, or its group owes it.
+fn yields(victim: &Unit, unit: &Unit) -> bool {
+    victim.group != unit.group || victim.victim_level() < unit.level
 }
 
 /// One way to serve a unit.

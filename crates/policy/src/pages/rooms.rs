@@ -21,6 +21,9 @@ pub struct Rooms {
     /// Bytes of the best tier that a group may still take; below 0: it is above its limit. A group
     /// that is not here has no limit.
     groups: BTreeMap<GroupId, i64>,
+    /// Bytes of the best tier that a group lacks of what it is entitled to; below 0: it has more. A
+    /// group that is not here neither gives nor takes for that.
+    lacking: BTreeMap<GroupId, i64>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +41,8 @@ impl Rooms {
             let reserve = if is_fast { reserve } else { Reserve::default() };
             (*node, NodeRoom { free_bytes: signed(*bytes), reserve, is_fast })
         };
-        Rooms { nodes: free.iter().map(room).collect(), groups: BTreeMap::new() }
+        let (groups, lacking) = (BTreeMap::new(), BTreeMap::new());
+        Rooms { nodes: free.iter().map(room).collect(), groups, lacking }
     }
 
     /// Every other node keeps so many bytes: its reserve is for exchanges alone.
@@ -55,9 +59,28 @@ impl Rooms {
         self.groups.insert(group, left_bytes);
     }
 
-    /// Groups that hold more than their limit, ascending.
-    pub(crate) fn over_limit(&self) -> impl Iterator<Item = GroupId> {
-        self.groups.iter().filter(|(_, left)| **left < 0).map(|(group, _)| *group)
+    /// Says how much a group lacks of what it is entitled to of the best tier; below 0 it has more.
+    pub fn entitle(&mut self, group: GroupId, lacking_bytes: i64) {
+        self.lacking.insert(group, lacking_bytes);
+    }
+
+    /// Groups of which a unit may leave for one of `group`: those above their limit; if the group
+    /// lacks so many bytes, those that have as many beyond what they are entitled to; at last the
+    /// group itself.
+    pub(crate) fn payers(&self, group: GroupId, bytes: u64) -> Vec<GroupId> {
+        let of = |groups: &BTreeMap<GroupId, i64>, one: GroupId| *groups.get(&one).unwrap_or(&0);
+        let bytes = signed(bytes);
+        let lacks = of(&self.lacking, group) >= bytes;
+        let gives = |one: &GroupId| {
+            of(&self.groups, *one) < 0 || lacks && of(&self.lacking, *one) <= -bytes
+        };
+        let known = self.groups.keys().chain(self.lacking.keys());
+        let mut payers: Vec<GroupId> =
+            known.copied().filter(|one| *one != group && gives(one)).collect();
+        payers.sort_unstable();
+        payers.dedup();
+        payers.push(group);
+        payers
     }
 
     pub(crate) fn free_bytes(&self, node: NodeId) -> i64 {
@@ -139,12 +162,15 @@ impl Rooms {
         }
     }
 
-    /// What a group may still take of the best tier changes when a unit enters or leaves it.
+    /// What a group may still take of the best tier, and what it lacks, changes when a unit enters
+    /// or leaves it.
     fn charge(&mut self, unit: &Unit, from: NodeId, to: NodeId) {
         let change =
             signed(unit.bytes) * (i64::from(self.is_fast(from)) - i64::from(self.is_fast(to)));
-        if let Some(left) = self.groups.get_mut(&unit.group) {
-            *left += change;
+        for bytes in [&mut self.groups, &mut self.lacking] {
+            if let Some(bytes) = bytes.get_mut(&unit.group) {
+                *bytes += change;
+            }
         }
     }
 

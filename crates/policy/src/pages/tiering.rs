@@ -71,8 +71,7 @@ impl Tiering {
     pub fn tick(&mut self, now: Situation<'_>) -> PageDecision {
         let Situation { mut demand, residents, rooms, estimate, window } = now;
         self.history.begin(window);
-        // The highest level first (AutoTiering has no order: it decides at each fault).
-        demand.sort_by_key(|unit| (std::cmp::Reverse(unit.level), unit.key()));
+        self.sort(&mut demand, estimate);
         let mut turn = Turn {
             mode: self.mode,
             places: &self.places,
@@ -92,6 +91,17 @@ impl Tiering {
         turn.refill_all(&demand);
         let PageDecision { moves, needs, exchanges, .. } = turn.moves.done(&mut turn.rooms);
         PageDecision { moves, needs, exchanges, ..counts }
+    }
+
+    /// The highest level first (AutoTiering has no order: it decides at each fault); in mode
+    /// `benefit` what loses most a byte where it is.
+    fn sort(&self, demand: &mut [Unit], estimate: &Estimate) {
+        if self.mode != Mode::Benefit {
+            demand.sort_by_key(|unit| (std::cmp::Reverse(unit.level), unit.key()));
+            return;
+        }
+        let lost = |unit: &Unit| estimate.lost_ns_per_s(&self.places, unit) / unit.bytes as f64;
+        demand.sort_by(|a, b| lost(b).total_cmp(&lost(a)).then(a.key().cmp(&b.key())));
     }
 
     /// A unit has moved, as its mover found in this window. What was refused did not move: it is

@@ -6,6 +6,10 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 use tiercel_ledger::regions::{GroupId, Regions, Unit, UnitKey};
 use tiercel_machine::NodeId;
 
+/// Units of a group on a node that a tick knows the cost of: 2 MiB of single OS pages. More than
+/// that leave in later ticks.
+const POOL: usize = 512;
+
 /// What lies where, as the ledger of OS pages knows it.
 pub trait Residents {
     /// A unit of a group on a node, one of those with the lowest [`Unit::victim_level`]. Calls with
@@ -30,13 +34,16 @@ impl Residents for Regions {
 pub(crate) struct Victims<'a> {
     residents: &'a mut dyn Residents,
     queues: BTreeMap<(GroupId, NodeId), VecDeque<Unit>>,
+    /// Of a group on a node, the dearest first.
+    pools: BTreeMap<(GroupId, NodeId), Vec<Unit>>,
     /// Units that move in this tick: none of them is a victim as well.
     moving: HashSet<UnitKey>,
 }
 
 impl<'a> Victims<'a> {
     pub(crate) fn new(residents: &'a mut dyn Residents) -> Victims<'a> {
-        Victims { residents, queues: BTreeMap::new(), moving: HashSet::new() }
+        let (queues, pools) = (BTreeMap::new(), BTreeMap::new());
+        Victims { residents, queues, pools, moving: HashSet::new() }
     }
 
     /// The `nth` victim of a group on a node, from 0, the lowest level first. It stays in the
@@ -58,6 +65,29 @@ impl<'a> Victims<'a> {
     pub(crate) fn lowest(&mut self, groups: &[GroupId], node: NodeId) -> Option<Unit> {
         let firsts = groups.iter().filter_map(|group| self.peek(*group, node, 0));
         firsts.collect::<Vec<_>>().into_iter().min_by_key(Unit::victim_level)
+    }
+
+    /// The unit of a group on a node, of so many bytes, that costs least, of the [`POOL`] that
+    /// have the lowest levels and may leave. It stays.
+    pub(crate) fn cheapest(
+        &mut self,
+        (group, node): (GroupId, NodeId),
+        bytes: u64,
+        may_leave: &dyn Fn(&Unit) -> bool,
+        cost: &dyn Fn(&Unit) -> f64,
+    ) -> Option<Unit> {
+        let (residents, moving) = (&mut *self.residents, &self.moving);
+        let pool = self.pools.entry((group, node)).or_insert_with(|| {
+            let next = (0..POOL).map_while(|_| residents.next_victim(group, node));
+            let mut pool: Vec<Unit> = next.filter(may_leave).collect();
+            pool.sort_by(|a, b| cost(b).total_cmp(&cost(a)));
+            pool
+        });
+        let is_left = |unit: &&Unit| !moving.contains(&unit.key());
+        while pool.last().is_some_and(|unit| !is_left(&unit)) {
+            pool.pop();
+        }
+        pool.iter().rev().filter(is_left).find(|unit| unit.bytes == bytes).copied()
     }
 
     pub(crate) fn find(&self, key: UnitKey) -> Option<Unit> {

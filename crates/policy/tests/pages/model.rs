@@ -38,7 +38,8 @@ pub fn estimate() -> Estimate {
 pub fn unit(nth: u64, node: u16, level: u8, accessor: Accessor) -> Unit {
     let (addr, bytes) = (0x10_0000 + nth * OS_PAGE, OS_PAGE);
     let (group, node) = (GroupId(0), NodeId(node));
-    Unit { pid: 1, addr, bytes, group, node, level, early: None, accessor, of_file: false }
+    let (early, samples, of_file) = (None, None, false);
+    Unit { pid: 1, addr, bytes, group, node, level, early, samples, accessor, of_file }
 }
 
 /// A slow, obvious ledger: all units in a list.

@@ -30,6 +30,10 @@ use passes::{Passes, Progress};
 /// Share of a CPU that makes the perf sampler never lower its rate: every fault counts, and the
 /// kernel's scan bounds how many there are.
 const EVERY_FAULT: f64 = 1e9;
+/// Ring of each CPU where the kernel lets us lock so much: 100,000 faults, all OS pages of 400 MiB,
+/// can come between two drains. A program that runs while this thread does not is why: on a virtual
+/// machine whose host is busy that can take seconds.
+const RING_BYTES: usize = 4 << 20;
 
 /// See the module.
 pub struct HintSampler {
@@ -46,10 +50,7 @@ impl HintSampler {
     /// [`SamplerError::Unavailable`] where the kernel does not scan and we may not make it,
     /// [`SamplerError::Permission`] when `perf_event_paranoid` forbids.
     pub fn open(config: &Config) -> Result<HintSampler, SamplerError> {
-        let inner =
-            Config { source: Source::PageFaults, cpu_budget: EVERY_FAULT, ..config.clone() };
-        let faults =
-            PerfSampler::open(&inner).map_err(|error| refusal(error, choose::paranoid()))?;
+        let faults = open_largest(config).map_err(|error| refusal(error, choose::paranoid()))?;
         let knobs = Knobs::set(&Place::default(), config.hint_window_ms)?;
         Ok(HintSampler { faults, knobs, passes: Passes::new(config.hint_window_ms) })
     }
@@ -101,6 +102,38 @@ impl Sampler for HintSampler {
 
     fn cost(&self) -> Cost {
         self.faults.cost()
+    }
+}
+
+/// Opens rings of the size that is configured; by default as large as the kernel lets us lock, from
+/// [`RING_BYTES`] down. Ordinary users have `perf_event_mlock_kb` for each CPU and their
+/// RLIMIT_MEMLOCK beyond.
+fn open_largest(config: &Config) -> Result<PerfSampler, SamplerError> {
+    let open = |ring_bytes| {
+        PerfSampler::open(&Config {
+            source: Source::PageFaults,
+            cpu_budget: EVERY_FAULT,
+            ring_bytes,
+            ..config.clone()
+        })
+    };
+    let is_configured = config.ring_bytes != Config::default().ring_bytes;
+    let most = if is_configured { config.ring_bytes } else { RING_BYTES };
+    largest(most, config.ring_bytes, open)
+}
+
+/// What opens with most bytes: `most`, or half of it, and so on down to `least`.
+fn largest<T>(
+    most: usize,
+    least: usize,
+    open: impl Fn(usize) -> Result<T, SamplerError>,
+) -> Result<T, SamplerError> {
+    let mut bytes = most;
+    loop {
+        match open(bytes) {
+            Err(SamplerError::Limit { .. }) if bytes > least => bytes = (bytes / 2).max(least),
+            opened => return opened,
+        }
     }
 }
 

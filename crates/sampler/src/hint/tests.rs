@@ -133,3 +133,16 @@ fn a_refusal_names_level_and_remedy() {
     let said = refusal(error, Some(3)).to_string();
     assert!(said.contains("paranoid = 3") && said.contains("paranoid=2"), "{said}");
 }
+
+#[test]
+fn rings_are_as_large_as_may_be_locked() {
+    let limit = || SamplerError::Limit { what: String::new(), remedy: String::new() };
+    let allowed =
+        |most: usize| move |bytes: usize| if bytes > most { Err(limit()) } else { Ok(bytes) };
+    assert_eq!(largest(64, 4, allowed(100)).ok(), Some(64));
+    assert_eq!(largest(64, 4, allowed(17)).ok(), Some(16));
+    assert_eq!(largest(64, 3, allowed(3)).ok(), Some(3));
+    assert!(matches!(largest(64, 4, allowed(3)), Err(SamplerError::Limit { .. })));
+    let gone = |_| Err::<usize, _>(SamplerError::Vanished { pid: 7 });
+    assert!(matches!(largest(64, 4, gone), Err(SamplerError::Vanished { .. })), "not tried again");
+}

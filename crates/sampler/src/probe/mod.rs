@@ -18,6 +18,7 @@
 
 use fastrand::Rng;
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::time::Duration;
@@ -391,6 +392,23 @@ pub fn write_tracking() -> io::Result<()> {
     // SAFETY: a plain system call, which returns a new descriptor.
     let uffd = unsafe { descriptor::owned(libc::syscall(libc::SYS_userfaultfd, flags))? };
     sys::take_up(&uffd)
+}
+
+/// Where a process has huge OS pages, as far as it has them in `ranges`: ascending, apart.
+///
+/// # Errors
+/// The kernel's: ENOTTY before Linux 6.7; ESRCH or ENOENT when the process is gone; EACCES when it
+/// is another user's.
+pub fn huge_runs(pid: u32, ranges: &[Range<u64>]) -> io::Result<Vec<Range<u64>>> {
+    let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
+    let mut runs: Vec<Range<u64>> = Vec::new();
+    for range in ranges {
+        sys::huge_runs(&pagemap, range, |run| match runs.last_mut() {
+            Some(last) if last.end == run.start => last.end = run.end,
+            _ => runs.push(run),
+        })?;
+    }
+    Ok(runs)
 }
 
 #[cfg(test)]

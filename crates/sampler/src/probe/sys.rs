@@ -179,22 +179,58 @@ pub fn scan(
             return_mask: if reports { WRITTEN } else { 0 },
             ..ScanArg::default()
         };
-        let request = iowr(b'f', 16, size_of::<ScanArg>());
-        // SAFETY: PAGEMAP_SCAN reads and writes `arg` and fills at most `vec_len` regions; both are
-        // live for the call.
-        let found = unsafe { libc::ioctl(pagemap.as_raw_fd(), request, &mut arg) };
-        if found < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        regions[..usize::try_from(found).unwrap_or(0).min(REGIONS)]
-            .iter()
-            .for_each(|r| visit(r.start..r.end));
+        let found = walk(pagemap, &mut arg)?;
+        regions[..found.min(REGIONS)].iter().for_each(|r| visit(r.start..r.end));
         if arg.walk_end <= from {
             break; // The kernel always makes progress; this ends the loop if it ever does not.
         }
         from = arg.walk_end;
     }
     Ok(())
+}
+
+/// Passes runs of huge OS pages of `range` to `visit`, as far as each is mapped as one.
+///
+/// # Errors
+/// As [`scan`].
+pub fn huge_runs(
+    pagemap: &File,
+    range: &Range<u64>,
+    mut visit: impl FnMut(Range<u64>),
+) -> io::Result<()> {
+    // PAGE_IS_* of linux/fs.h.
+    const PRESENT: u64 = 8;
+    const HUGE: u64 = 1 << 6;
+    let mut regions = [Region::default(); REGIONS];
+    let mut from = range.start;
+    while from < range.end {
+        let mut arg = ScanArg {
+            size: size_of::<ScanArg>() as u64,
+            start: from,
+            end: range.end,
+            vec: regions.as_mut_ptr() as u64,
+            vec_len: REGIONS as u64,
+            category_mask: PRESENT | HUGE,
+            return_mask: HUGE,
+            ..ScanArg::default()
+        };
+        let found = walk(pagemap, &mut arg)?;
+        regions[..found.min(REGIONS)].iter().for_each(|r| visit(r.start..r.end));
+        if arg.walk_end <= from {
+            break; // The kernel always makes progress; this ends the loop if it ever does not.
+        }
+        from = arg.walk_end;
+    }
+    Ok(())
+}
+
+/// Walks page tables as `arg` says; returns how many regions it found.
+fn walk(pagemap: &File, arg: &mut ScanArg) -> io::Result<usize> {
+    let request = iowr(b'f', 16, size_of::<ScanArg>());
+    // SAFETY: PAGEMAP_SCAN reads and writes `arg` and fills at most `vec_len` regions, which its
+    // caller keeps alive for the call.
+    let found = unsafe { libc::ioctl(pagemap.as_raw_fd(), request, arg) };
+    usize::try_from(found).map_err(|_| io::Error::last_os_error())
 }
 
 /// Whether there is a huge OS page at an address.
@@ -214,10 +250,7 @@ pub fn is_huge(pagemap: &File, addr: u64) -> bool {
         return_mask: HUGE,
         ..ScanArg::default()
     };
-    let request = iowr(b'f', 16, size_of::<ScanArg>());
-    // SAFETY: PAGEMAP_SCAN reads and writes `arg` and fills at most the one region; both are live
-    // for the call.
-    unsafe { libc::ioctl(pagemap.as_raw_fd(), request, &mut arg) == 1 }
+    walk(pagemap, &mut arg).is_ok_and(|found| found == 1)
 }
 
 fn uffd_range(range: &Range<u64>) -> UffdRange {

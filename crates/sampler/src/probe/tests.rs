@@ -366,3 +366,14 @@ fn busy_memory_is_distinguished_by_writes() {
 fn busy_memory_is_distinguished_by_reads() {
     assert_distinguished(false, AccessKind::Unknown);
 }
+
+#[test]
+fn small_os_pages_are_no_huge_ones() {
+    let mut child = Child::new(8);
+    child.write(0..8);
+    match huge_runs(child.pid, std::slice::from_ref(&child.buffer)) {
+        Ok(runs) => assert_eq!(runs, [], "32 KiB"),
+        Err(error) => assert_eq!(error.raw_os_error(), Some(libc::ENOTTY), "before 6.7"),
+    }
+    assert!(huge_runs(u32::MAX, &[]).is_err(), "no such process");
+}
