@@ -273,6 +273,8 @@ pub struct DaemonConfig {
     pub pools: Vec<tiercel_pool::Capacity>,
     /// Gather what the next run of the program should know.
     pub learn: bool,
+    /// Place memory that no object names as well.
+    pub all_memory: bool,
     /// What the heap of programs is made of.
     pub backing: tiercel_wire::Backing,
     /// Which process reads the symbols of programs.
@@ -304,6 +306,7 @@ impl DaemonConfig {
             plan: None,
             pools: Vec::new(),
             learn: false,
+            all_memory: false,
             backing: tiercel_wire::Backing::Kernel,
             symbols: tiercel_symbolize::Reader::default(),
         })

@@ -175,6 +175,9 @@ impl Daemon {
         let learning = learns.then(|| Learning::of(&tiers.machine)).flatten();
         let mut tracking = Tracking::new(ledger, (recording, learning), quota, &config.symbols);
         tracking.clients.set_systematic(sampling.systematic());
+        if config.all_memory {
+            tracking.place_all_memory();
+        }
         Ok(Daemon {
             decisions: Some(Decisions::new(config.policy.clone())?),
             pauses: Pauses::default(),

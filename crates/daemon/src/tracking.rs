@@ -12,6 +12,7 @@ use crate::observe::coverage::{Asked, Looking, ranges};
 use crate::observe::learning::Learning;
 use crate::observe::recording::Recording;
 use crate::observe::residency::{Counting, ResidencyScan, count_live};
+use crate::observe::unnamed::Adopted;
 use crate::plan::runner::PlanRunner;
 use crate::quota::Quota;
 use crate::summary::Summary;
@@ -55,6 +56,8 @@ pub(crate) struct Tracking {
     pub(crate) learning: Option<Learning>,
     residency: ResidencyScan,
     looking: Looking,
+    /// Memory that no object names; `None`: it is left to the kernel.
+    adopted: Option<Adopted>,
     fit: FitScan,
     /// What passed since the last decision.
     undecided: Interval,
@@ -80,6 +83,7 @@ impl Tracking {
             learning,
             residency: ResidencyScan::default(),
             looking: Looking::default(),
+            adopted: None,
             fit: FitScan::default(),
             undecided: Interval::default(),
             attributed: Vec::new(),
@@ -87,6 +91,11 @@ impl Tracking {
             live_bytes: 0,
             peak_bytes: 0,
         }
+    }
+
+    /// From now on memory that no object names is placed as well.
+    pub(crate) fn place_all_memory(&mut self) {
+        self.adopted = Some(Adopted::default());
     }
 
     /// Bytes of live objects over all processes, at the last drain.
@@ -176,6 +185,9 @@ impl Tracking {
             recording.client_left(&client, &mut self.ledger, now_ms);
         }
         self.clients.forget_shares(client.pid, &mut self.ledger);
+        if let Some(adopted) = &mut self.adopted {
+            adopted.gone(client.pid);
+        }
         Some(client)
     }
 
@@ -277,8 +289,9 @@ impl Tracking {
 
     /// Has the memory of processes compared with their rows, at a tick, and once before the first.
     pub(crate) fn look_at_memory(&mut self, is_tick: bool, now_ms: u64) {
-        let Tracking { looking, clients, ledger, .. } = self;
-        let is_due = looking.is_due(now_ms);
+        let is_due = self.looking.is_due(now_ms);
+        self.adopt(now_ms);
+        let Tracking { looking, clients, ledger, adopted, .. } = self;
         if !is_due || !is_tick && !looking.is_first() {
             return;
         }
@@ -287,9 +300,22 @@ impl Tracking {
         });
         let asked = settled.map(|client| {
             let (pid, views) = (client.pid, clients.shared.views_of(client.pid));
-            Asked { pid, ranges: ranges(ledger.ranges_of(pid), views) }
+            let adopted = adopted.as_ref().map(|adopted| adopted.of(pid).collect());
+            Asked { pid, ranges: ranges(ledger.ranges_of(pid), views), adopted }
         });
         looking.look(asked, now_ms);
+    }
+
+    /// Takes in memory that no object names, as the last look found it.
+    fn adopt(&mut self, now_ms: u64) {
+        let Some(adopted) = &mut self.adopted else { return };
+        for found in self.looking.take_unnamed() {
+            let Some(client) = self.clients.of_pid_mut(found.pid) else { continue };
+            let Some(site) = client.unnamed_site() else { continue };
+            let time_ns = now_ms * 1_000_000;
+            let (count, bytes) = adopted.update(&mut self.ledger, &found, site, time_ns);
+            client.uses.born(site, count, bytes, false);
+        }
     }
 
     /// Nothing is looked at any longer.

@@ -226,6 +226,8 @@ pub enum ByArg {
     Objects,
     /// OS pages of all its memory, as tiercel attach does
     Pages,
+    /// Objects, and all other private memory of the program beside them
+    Both,
 }
 
 #[derive(ClapArgs, Debug)]

@@ -47,7 +47,9 @@ pub fn run(args: &RunArgs) -> ExitCode {
         Err(error) => return refuse(&error),
     };
     let done = match args.by {
-        ByArg::Objects => start(args).map(|(started, past)| started.finish(args, &past, output)),
+        ByArg::Objects | ByArg::Both => {
+            start(args).map(|(started, past)| started.finish(args, &past, output))
+        }
         ByArg::Pages => by_pages::run(args, output),
     };
     done.unwrap_or_else(|error| refuse(&error))
@@ -86,6 +88,7 @@ fn start(args: &RunArgs) -> Result<(Started, Past)> {
     }
     let (engine, settings) = planned_engine(args)?;
     let mut engine = engine.with_vregions(&args.engine, &mut Privilege::Own)?;
+    engine.config.all_memory = args.by == ByArg::Both;
     let past = recall(args, &settings, &mut engine);
     Ok((host_with_runtime(&args.program, engine)?, past))
 }

@@ -11,15 +11,20 @@ use super::sites::ClientSites;
 use super::statics::{Born, Part, Statics};
 use super::turns::Served;
 use crate::net::arrival::Arrival;
+use crate::observe::unnamed::NAME as UNNAMED;
 use crate::quota::Allowance;
 use crate::schedule::pause_ms;
 use std::collections::HashMap;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tiercel_broker::Peer;
 use tiercel_ledger::{Ledger, Slice};
-use tiercel_wire::{Drained, Flags, ObjectSnapshot, Record, Sample, Session, TableSlice, Timeline};
+use tiercel_symbolize::SiteFrame;
+use tiercel_wire::{
+    Drained, Flags, ObjectSnapshot, Record, Sample, Session, TableSlice, Timeline, phase_hash,
+};
 
 /// Records taken of a process that has left: all of its rings, 1024 of 4096 records. A child that
 /// keeps its session could write for ever.
@@ -88,6 +93,8 @@ pub struct Client {
     statics: Statics,
     /// What its compiled code reported; `None` where it is not asked.
     pub(crate) misses: Option<Misses>,
+    /// The site of memory that no allocation made.
+    unnamed: Option<u32>,
     /// A mapped object that was born, until it is known what it shows.
     unshared: Option<Record>,
     /// Where its object table is being read.
@@ -143,6 +150,7 @@ impl Client {
             heads: Heads::default(),
             statics: Statics::default(),
             misses: None,
+            unnamed: None,
             unshared: None,
             scan: None,
             counts_late_births: false,
@@ -377,6 +385,15 @@ impl Client {
             share.is_none_or(|share| shares.born(self.user, self.pid, *share, *object))
         });
         own
+    }
+
+    /// The site of its memory that no allocation made; `None`: there is no room for one more.
+    pub(crate) fn unnamed_site(&mut self) -> Option<u32> {
+        if self.unnamed.is_none() {
+            let frame = SiteFrame { path: Path::new("").into(), build_id: [].into(), addr: 0 };
+            self.unnamed = self.uses.name_site(phase_hash(UNNAMED), frame, UNNAMED.into());
+        }
+        self.unnamed
     }
 
     // ---- Static data ---------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 //! How much of what hosted processes have in memory is in rows, and what is not.
 //! In: what rows hold of each process; `/proc/PID/smaps`, read on a thread of its own, because that
-//! takes about a millisecond for each GiB. Out: a [`Coverage`]. Knows nothing of accesses.
+//! takes about a millisecond for each GiB. Out: a [`Coverage`], and mappings of which nothing is in
+//! rows. Knows nothing of accesses.
 //!
 //! Of a mapping that is partly in rows the kernel does not say which of its OS pages are resident:
 //! what is tracked is between two bounds. Files and shared memory count once for all processes. The
@@ -13,6 +14,8 @@ use std::ops::Range;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 use tiercel_wire::maps::Line;
+
+use super::unnamed::Unnamed;
 
 /// Processes that are looked at in one round; the rest has its turn in the next.
 const PROCESSES_MAX: usize = 64;
@@ -29,6 +32,9 @@ const RANGES_MAX: usize = 65_536;
 
 /// Bytes of `/proc/PID/smaps` that are read: 65530 mappings have 50 MiB.
 const SMAPS_BYTES_MAX: usize = 64 << 20;
+
+/// Smaller mappings of which nothing is in rows are not worth a row: 16 OS pages.
+const UNNAMED_BYTES_MIN: u64 = 64 << 10;
 
 /// Longest name of a mapping that is kept, characters.
 const NAME_MAX: usize = 96;
@@ -51,10 +57,20 @@ pub(crate) struct Asked {
     pub(crate) pid: u32,
     /// Ranges in rows, ascending.
     pub(crate) ranges: Vec<Range<u64>>,
+    /// Of these, what was taken in because nothing else of its mapping was in rows. `None`: nothing
+    /// is.
+    pub(crate) adopted: Option<Vec<Range<u64>>>,
 }
 
-/// Rounds to it; what it found, and how long that took.
-type Thread = (SyncSender<Vec<Asked>>, Receiver<(Coverage, Duration)>);
+/// What a round found.
+struct Found {
+    coverage: Coverage,
+    unnamed: Vec<Unnamed>,
+    took: Duration,
+}
+
+/// Rounds to it, and what it found.
+type Thread = (SyncSender<Vec<Asked>>, Receiver<Found>);
 
 /// Looks at processes, on a thread that starts with the first round.
 #[derive(Default)]
@@ -65,6 +81,7 @@ pub(crate) struct Looking {
     due_ms: u64,
     /// Of the round with most resident bytes.
     most: Coverage,
+    unnamed: Vec<Unnamed>,
 }
 
 impl Looking {
@@ -93,6 +110,11 @@ impl Looking {
         self.is_busy = requests.try_send(asked).is_ok();
     }
 
+    /// Mappings of which nothing is in rows, of the last round, once.
+    pub(crate) fn take_unnamed(&mut self) -> Vec<Unnamed> {
+        std::mem::take(&mut self.unnamed)
+    }
+
     /// What was found in the round with most resident bytes.
     pub(crate) fn coverage(&self) -> Coverage {
         self.most.clone()
@@ -101,19 +123,20 @@ impl Looking {
     /// Takes in what is there, and waits for a round that is under way, for so long at most.
     pub(crate) fn finish(&mut self, longest: Duration) {
         let Some((_, found)) = self.thread.as_ref().filter(|_| self.is_busy) else { return };
-        if let Ok((coverage, _)) = found.recv_timeout(longest) {
-            self.add(coverage);
+        if let Ok(found) = found.recv_timeout(longest) {
+            self.add(found.coverage);
         }
         self.is_busy = false;
     }
 
     fn collect(&mut self) {
         let Some((_, found)) = &self.thread else { return };
-        let Ok((coverage, took)) = found.try_recv() else { return };
+        let Ok(Found { coverage, unnamed, took }) = found.try_recv() else { return };
         self.is_busy = false;
         let pause_ms = crate::schedule::pause_ms(took, TIME_SHARE);
         self.due_ms += pause_ms.max(ROUND_MS_MIN);
         self.add(coverage);
+        self.unnamed = unnamed;
     }
 
     fn add(&mut self, coverage: Coverage) {
@@ -142,7 +165,9 @@ fn start() -> Option<Thread> {
             let began_ns = cpu::thread_ns();
             let mut sum = Sum::default();
             asked.iter().for_each(|one| sum.add_process(one, read_smaps(one.pid).as_deref()));
-            if outbox.send((sum.coverage(), took(began_ns))).is_err() {
+            let unnamed = std::mem::take(&mut sum.unnamed);
+            let found = Found { coverage: sum.coverage(), unnamed, took: took(began_ns) };
+            if outbox.send(found).is_err() {
                 return;
             }
         }
@@ -176,14 +201,18 @@ struct Mapping {
     rss_bytes: u64,
     /// Of these, bytes that are this process's own.
     anonymous_bytes: u64,
+    /// It is memory that the process reads and shares with no other.
+    is_private: bool,
 }
 
 impl Mapping {
     /// From its first line.
     fn of_line(line: &str) -> Option<Mapping> {
-        let Line { range, offset, device, inode, name, .. } = Line::parse(line)?;
+        let Line { range, permissions, offset, device, inode, name } = Line::parse(line)?;
         let file = (inode != 0).then(|| (device.to_owned(), inode, offset));
-        Some(Mapping { range, file, name: name.to_owned(), ..Mapping::default() })
+        let is_private = permissions.starts_with('r') && permissions.ends_with('p');
+        let name = name.to_owned();
+        Some(Mapping { range, file, name, is_private, ..Mapping::default() })
     }
 
     /// Takes in a line that follows: `Rss:   12 kB`.
@@ -194,6 +223,13 @@ impl Mapping {
         } else if let Some(value) = line.strip_prefix("Anonymous:") {
             self.anonymous_bytes = kib(value).saturating_mul(1024);
         }
+    }
+
+    /// Whether a program made it that may be placed; the kernel's own begin with `[v`, and stacks
+    /// are reported by the runtime.
+    fn is_placeable(&self) -> bool {
+        let is_special = self.name.starts_with("[v") || self.name.starts_with("[stack");
+        self.is_private && self.file.is_none() && !is_special && self.rss_bytes >= UNNAMED_BYTES_MIN
     }
 
     fn is_ours(&self) -> bool {
@@ -244,6 +280,7 @@ struct Sum {
     files: HashMap<(String, u64, u64), Part>,
     largest: Option<(String, u64)>,
     unread: u64,
+    unnamed: Vec<Unnamed>,
 }
 
 impl Sum {
@@ -252,7 +289,12 @@ impl Sum {
             self.unread += 1;
             return;
         };
-        for mapping in mappings(smaps).into_iter().filter(|one| !one.is_ours()) {
+        let all: Vec<Mapping> = mappings(smaps).into_iter().filter(|one| !one.is_ours()).collect();
+        if let Some(adopted) = &process.adopted {
+            let ranges = unnamed(&all, &process.ranges, adopted);
+            self.unnamed.push(Unnamed { pid: process.pid, ranges });
+        }
+        for mapping in all {
             let covered_bytes = covered(&process.ranges, &mapping.range);
             let anonymous_bytes = mapping.anonymous_bytes.min(mapping.rss_bytes);
             let of_file_bytes = mapping.rss_bytes - anonymous_bytes;
@@ -294,6 +336,15 @@ impl Sum {
     }
 }
 
+/// Mappings of which nothing is in rows but what was taken in because of that.
+fn unnamed(mappings: &[Mapping], ranges: &[Range<u64>], adopted: &[Range<u64>]) -> Vec<Range<u64>> {
+    let is_free = |mapping: &&Mapping| {
+        let (all, own) = (covered(ranges, &mapping.range), covered(adopted, &mapping.range));
+        mapping.is_placeable() && all <= own
+    };
+    mappings.iter().filter(is_free).map(|mapping| mapping.range.clone()).collect()
+}
+
 /// Bytes of a range that lie in others, which are ascending and apart.
 fn covered(ranges: &[Range<u64>], of: &Range<u64>) -> u64 {
     let first = ranges.partition_point(|range| range.end <= of.start);
@@ -324,7 +375,7 @@ Rss:                1024 kB
 ";
 
     fn asked(ranges: &[Range<u64>]) -> Asked {
-        Asked { pid: 1, ranges: ranges.to_vec() }
+        Asked { pid: 1, ranges: ranges.to_vec(), adopted: None }
     }
 
     fn sum(processes: &[&[Range<u64>]]) -> Coverage {
@@ -342,6 +393,28 @@ Rss:                1024 kB
         let some = sum(&[&[0x60_0000..0x70_0000, 0x1000_0000..0x1020_0000]]);
         assert_eq!(some.tracked_bytes, (2 << 20, 3 << 20));
         assert_eq!(some.largest_untracked, Some(("memfd:table (deleted)".into(), 1 << 20)));
+    }
+
+    #[test]
+    fn private_memory_without_a_row_is_found_and_stays_found() {
+        let found = |ranges: &[Range<u64>], adopted: &[Range<u64>]| {
+            let asked = Asked { adopted: Some(adopted.to_vec()), ..asked(ranges) };
+            let mut sum = Sum::default();
+            sum.add_process(&asked, Some(SMAPS));
+            sum.unnamed[0].ranges.clone()
+        };
+        let whole = 0x1000_0000..0x1040_0000;
+        assert_eq!(
+            found(&[], &[]),
+            std::slice::from_ref(&whole),
+            "neither files nor shared memory"
+        );
+        let taken = [whole.clone()];
+        assert_eq!(found(&taken, &taken), taken, "what was taken in is not an allocation");
+        assert_eq!(found(&[0x1000_0000..0x1000_1000], &[]), [], "an allocation is there");
+        let mut sum = Sum::default();
+        sum.add_process(&asked(&[]), Some(SMAPS));
+        assert_eq!(sum.unnamed, [], "it was not asked for");
     }
 
     #[test]

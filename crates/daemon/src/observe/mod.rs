@@ -8,3 +8,4 @@ pub(crate) mod learning;
 pub(crate) mod recording;
 pub(crate) mod residency;
 pub(crate) mod sampling;
+pub(crate) mod unnamed;
