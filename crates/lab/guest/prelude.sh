@@ -47,12 +47,14 @@ contains() {
     fi
 }
 
-# wait_for SECONDS COMMAND...: until the command succeeds; fails when it never does
+# wait_for SECONDS COMMAND...: until the command succeeds; fails when it never does. Attempts are
+# counted, 20 a second: where the host does not run the guest, they take as much longer as all else
 wait_for() {
-    deadline=$(($(date +%s) + $1))
+    attempts=$(($1 * 20))
     shift
     until "$@" > /dev/null 2>&1; do
-        [ "$(date +%s)" -lt "$deadline" ] || return 1
+        attempts=$((attempts - 1))
+        [ "$attempts" -gt 0 ] || return 1
         usleep 50000
     done
 }
