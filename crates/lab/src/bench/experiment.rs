@@ -197,6 +197,8 @@ pub enum Baseline {
     KernelTiering,
     /// `MPOL_WEIGHTED_INTERLEAVE` with weights by read bandwidth.
     WeightedInterleave,
+    /// With equal weights.
+    Interleave,
     /// The kernel's DAMON with migrate_hot and migrate_cold.
     Damon,
 }

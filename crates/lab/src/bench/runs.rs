@@ -240,8 +240,9 @@ impl Run {
                 knob("/proc/sys/kernel/numa_balancing", "2".to_owned());
                 Method::Kernel
             }
-            Some(Baseline::WeightedInterleave) => {
+            Some(which @ (Baseline::WeightedInterleave | Baseline::Interleave)) => {
                 for (node, weight) in target.weights() {
+                    let weight = if which == Baseline::Interleave { 1 } else { weight };
                     let path = format!("/sys/kernel/mm/mempolicy/weighted_interleave/node{node}");
                     knob(&path, weight.to_string());
                 }
