@@ -56,6 +56,13 @@ enum tiercel_lifetime {
     TIERCEL_RUN_LONG = 3
 };
 
+/* How often a small object will be accessed, beside others. */
+enum tiercel_temperature {
+    TIERCEL_ANY_TEMPERATURE = 0,
+    TIERCEL_HOT = 1, /* in the fastest memory, while its budget lasts */
+    TIERCEL_COLD = 2 /* in the slowest */
+};
+
 /* Read share of the accesses, percent, from 1 to 100; 0: unspecified. */
 #define TIERCEL_READS_ONLY 100
 #define TIERCEL_WRITES_MOSTLY 1
@@ -99,6 +106,11 @@ void *tiercel_aligned_alloc(size_t align, size_t bytes, const struct tiercel_tra
 
 /* As free. */
 void tiercel_free(void *memory);
+
+/* As malloc. Objects below 4 KiB share OS pages with objects of the same temperature alone, so that
+ * cold ones take no room beside hot ones; `temperature` does not apply to larger ones, which traits
+ * place. `tiercel cc` makes such calls of malloc by itself (docs/compiler.md). */
+void *tiercel_malloc_class(size_t bytes, enum tiercel_temperature temperature);
 
 /* Replaces the built-in strategy for all later calls of tiercel_alloc; NULL restores it. Not
  * thread-safe. */
@@ -201,6 +213,7 @@ struct tiercel_calls {
     int (*vregion_node)(const void *);
     int (*vregion_copiers)(int);
     int (*vregion_faults)(size_t, unsigned);
+    void *(*malloc_class)(size_t, enum tiercel_temperature);
 };
 
 /* Threads that race resolve the same values. Copied as bytes: ISO C cannot convert to functions. */
@@ -212,7 +225,8 @@ TIERCEL_MAY_BE_UNUSED static const struct tiercel_calls *tiercel_find_calls(void
         "tiercel_set_strategy",    "tiercel_is_hosted",       "tiercel_vregion_register",
         "tiercel_vregion_release", "tiercel_vregion_bind",    "tiercel_vregion_replicate",
         "tiercel_vregion_migrate", "tiercel_vregion_start",   "tiercel_vregion_await",
-        "tiercel_vregion_node",    "tiercel_vregion_copiers", "tiercel_vregion_faults"};
+        "tiercel_vregion_node",    "tiercel_vregion_copiers", "tiercel_vregion_faults",
+        "tiercel_malloc_class"};
     if (!__atomic_load_n(&is_known, __ATOMIC_ACQUIRE)) {
         void *found[sizeof(names) / sizeof(names[0])];
         size_t i;
@@ -249,6 +263,12 @@ TIERCEL_MAY_BE_UNUSED static inline void *tiercel_alloc(size_t bytes,
 TIERCEL_MAY_BE_UNUSED static inline void tiercel_free(void *memory) {
     const struct tiercel_calls *calls = tiercel_find_calls();
     (calls->free ? calls->free : free)(memory);
+}
+
+TIERCEL_MAY_BE_UNUSED static inline void *
+tiercel_malloc_class(size_t bytes, enum tiercel_temperature temperature) {
+    const struct tiercel_calls *calls = tiercel_find_calls();
+    return calls->malloc_class ? calls->malloc_class(bytes, temperature) : malloc(bytes);
 }
 
 TIERCEL_MAY_BE_UNUSED static inline void tiercel_set_strategy(tiercel_strategy *strategy,

@@ -15,6 +15,7 @@
 #ifndef TIERCEL_PROBE_H
 #define TIERCEL_PROBE_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 /* 2^32 divided by the golden ratio, odd: Knuth, The Art of Computer Programming 3, 6.4. */
@@ -38,6 +39,9 @@ enum tiercel_probe_pattern {
 /* One more with each change of this file that either side can notice. */
 #define TIERCEL_PROBE_VERSION 2u
 
+/* Of a small object's birth, beside its temperature (enum tiercel_temperature). */
+#define TIERCEL_PROBE_ZEROED 0x100u
+
 /* What a module of compiled code brings: an executable or a shared library. */
 struct tiercel_probe_module {
     uint32_t version;
@@ -50,6 +54,20 @@ struct tiercel_probe_module {
     void (**range)(uintptr_t addr, uintptr_t bytes, uint32_t what, uintptr_t from);
 };
 
+/* A loop that compiled code marks, one for all loops of this name in a module. Zero at first, but
+ * for the first two; the main thread writes the rest. */
+struct tiercel_probe_mark {
+    const char *name;    /* of its phase: function:line */
+    uint32_t is_planned; /* its phase is entered at once, however short it is */
+    uint32_t is_off;     /* it never is */
+    uint32_t phase;      /* 1 + its number; 0: not known yet */
+    uint32_t outer;      /* 1 + the number of the phase that it was entered from */
+    uint64_t since_ms;
+    uint32_t entries, total_ms;
+};
+/* What entering a mark returns where it changed nothing. */
+#define TIERCEL_PROBE_NOT_ENTERED ((struct tiercel_probe_mark *)1)
+
 #if defined(__cplusplus)
 extern "C" {
 #endif
@@ -57,6 +75,14 @@ extern "C" {
 void tiercel_probe_join(const struct tiercel_probe_module *module);
 /* Of the runtime: the module is being unloaded. */
 void tiercel_probe_leave(const struct tiercel_probe_module *module);
+/* Of the runtime: the program enters a marked loop; what to pass when it leaves it: the mark that
+ * it is in until then, NULL for none. */
+struct tiercel_probe_mark *tiercel_probe_enter(struct tiercel_probe_mark *mark);
+void tiercel_probe_exit(struct tiercel_probe_mark *mark, struct tiercel_probe_mark *before);
+/* Of the runtime: a small object among others of its temperature, to be freed by `release`. NULL:
+ * there is none, as the object is not small, `release` is not the runtime's, or no daemon is
+ * there; then it is malloc's. */
+void *tiercel_probe_small(size_t bytes, uint32_t what, void (*release)(void *));
 #if defined(__cplusplus)
 }
 #endif

@@ -79,6 +79,7 @@ static void after_fork_child(void) {
     tcl_in_fork = false;
     tcl_vmem_after_fork_child();
     tcl_heap_after_fork_child();
+    tcl_mark_after_fork_child();
     tcl_limit_start();
     tcl_session_after_fork_child();
     /* The process page is wiped already. The child attaches at its first birth, not here: most
@@ -89,6 +90,7 @@ static void after_fork_child(void) {
 __attribute__((constructor(101))) static void start(void) {
     int saved = errno;
     tcl_small_may_start();
+    tcl_mark_start();
     tcl_limit_start();
     tcl_secure_start();
     pthread_atfork(before_fork, after_fork_parent, after_fork_child);

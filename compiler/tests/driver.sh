@@ -187,8 +187,30 @@ check "CMake" cmake_project
 
 check "-flto with another linker" refuses 125 "-fuse-ld=lld" "$tiercel" cc -flto -fuse-ld=bfd \
     "$tests/digest.c"
-check "an unknown mode" refuses 125 "must be profile or off" env TIERCEL_CC=x "$tiercel" cc -c a.c
+check "an unknown mode" refuses 125 "must be profile, marks, apply or off" env TIERCEL_CC=x \
+    "$tiercel" cc -c a.c
 check "no clang 19" refuses 125 "apt install clang-19" env PATH=/nowhere "$tiercel" cc -c a.c
+check "apply without a plan" refuses 125 "needs the plan" env TIERCEL_CC=apply "$tiercel" cc \
+    -c a.c
+check "apply of no file" refuses 125 "nowhere" env TIERCEL_CC=apply TIERCEL_PLAN=/nowhere \
+    "$tiercel" cc -c a.c
+echo '{"format":"tiercel plan","version":3' >damaged.plan
+check "apply of a damaged plan" refuses 125 "the plan is damaged" env TIERCEL_CC=apply \
+    TIERCEL_PLAN=damaged.plan "$tiercel" cc -c a.c
+check "apply of something else" refuses 125 "is not a plan" env TIERCEL_CC=apply \
+    TIERCEL_PLAN="$tests/digest.c" "$tiercel" cc -c a.c
+marked_digests() {
+    for lto in "" -flto=thin -flto; do
+        # shellcheck disable=SC2086
+        TIERCEL_CC=marks "$tiercel" cc -O2 $lto "$tests/digest.c" -o app -pthread -lm &&
+            has_checks app && nm app | grep -q tiercel_mark_enter && ./app | cmp - plain.cc &&
+            TIERCEL_CC=marks "$tiercel" c++ -O2 $lto "$tests/digest.cc" -o app -pthread &&
+            nm app | grep -q tiercel_mark_enter && ./app | cmp - plain.c++ || return 1
+    done
+    flang-new-19 -O2 "$tests/digest.f90" -o plain && ./plain >plain.fc &&
+        TIERCEL_CC=marks "$tiercel" fc -O2 "$tests/digest.f90" -o app && ./app | cmp - plain.fc
+}
+check "marks" marked_digests
 alone() { cp "$tiercel" alone && refuses 125 "cargo xtask compiler" ./alone cc -c a.c; }
 check "no plug-in" alone
 

@@ -90,4 +90,28 @@ fidelity() {
 }
 check "fidelity of xsbench at 1/32" fidelity
 
+# Loops that are phases by now have names, and a plan made of them is compiled in: the marks of
+# these, and the temperatures of small objects. The program computes what it did before.
+planned_steps() { # flags
+    flags="$1 -fno-optimize-sibling-calls"
+    # shellcheck disable=SC2086
+    TIERCEL_CC=marks "$tiercel" cc $flags "$tests/steps.c" -o marked && has_checks marked &&
+        record ./marked >marked.out && "$tiercel" profile show app.profile >shown && cat shown &&
+        ! grep -q 'phase 0' shown &&
+        grep -q 'use_first:[0-9]* .*marked' shown && grep -q 'use_second:[0-9]* .*marked' shown &&
+        "$tiercel" plan app.profile --machine spr-cxl --fast 50% -o app.plan &&
+        grep -q '"name": "use_second:' app.plan || return 1
+    # shellcheck disable=SC2086
+    TIERCEL_CC=apply TIERCEL_PLAN=app.plan "$tiercel" cc $flags "$tests/steps.c" -o applied &&
+        ! has_checks applied && readelf -p .tiercel_applied applied >applied.txt &&
+        cat applied.txt && grep -q 'mark use_first:' applied.txt &&
+        grep -q 'mark use_second:' applied.txt && grep -q 'hot make_node steps.c:' applied.txt &&
+        grep -q 'cold make_name steps.c:' applied.txt && ./applied >alone.out &&
+        "$tiercel" run --machine spr-cxl --plan app.plan --json --output run.json -- ./applied \
+            >hosted.out && cmp marked.out alone.out && cmp marked.out hosted.out
+}
+for flags in -O0 -O2 "-O2 -flto=thin" "-O2 -flto"; do
+    check "a plan compiled in $flags" planned_steps "$flags"
+done
+
 verdict

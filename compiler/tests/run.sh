@@ -32,6 +32,72 @@ digest() { # compiler, source, flags, further flags of what has the probe
         cmp "$at/plain.out" "$at/probed.out" && has_checks "$at/probed" && ! has_checks "$at/plain"
 }
 
+# A plan whose sites and phases are the lines of the sources that end with a remark.
+site() { # temperature, frames: function, file, line
+    node=0
+    [ "$1" = COLD ] && node=1
+    shift
+    stack=
+    while [ $# -ge 3 ]; do
+        stack="$stack${stack:+,}{\"function\":\"$1\",\"file\":\"/src/$2\",\"line\":$3}"
+        shift 3
+    done
+    printf '{"stack":[%s],"classes":[{"up_to_bytes":65536,"placements":[{"node":%s}]}]}\n' \
+        "$stack" $node
+}
+
+plan_of() { # files
+    wrapper=$(grep -n '// WRAPPER' "$tests/apply_code.c" | cut -d: -f1)
+    grep -n '// [A-Z_]* [a-z_]*$' "$@" | sed 's/^.*\/\([^/:]*\):\([0-9]*\):.*\/\/ /\1 \2 /' |
+        while read -r file line remark function; do
+            case $remark in
+            WRAPPED_*)
+                site "${remark#WRAPPED_}" wrapped "$file" "$wrapper" "$function" "$file" "$line"
+                ;;
+            HOT | COLD) site "$remark" "ns::$function(int)" "$file" "$line" ;;
+            PHASE) echo "$function:$line" >>"$at/phases" ;;
+            esac
+        done | paste -sd, >"$at/sites"
+    sed 's/.*/{"name":"&"}/' "$at/phases" | paste -sd, >"$at/names"
+    printf '{"machine":{"memories":[{"nodes":[0]},{"nodes":[1]}]},"phases":[%s],"sites":[%s]}' \
+        "$(cat "$at/names")" "$(cat "$at/sites")"
+}
+
+applies() { # flags, further flags of what is linked, argument of the test
+    # shellcheck disable=SC2086
+    $clang -O1 -Wall -Wextra -Werror -c -o "$at/apply.o" "$tests/apply.c" &&
+        $clang -gline-tables-only $1 -c -o "$at/apply_c.o" "$tests/apply_code.c" &&
+        $clangxx -gline-tables-only $1 -c -o "$at/apply_cc.o" "$tests/apply_code.cc" &&
+        $clangxx $2 -o "$at/apply" "$at/apply.o" "$at/apply_c.o" "$at/apply_cc.o" "$probe" &&
+        "$at/apply" $3 && readelf -p .tiercel_applied "$at/apply" >"$at/applied" &&
+        grep -q 'hot new_hot apply_code.cc:' "$at/applied" && ! has_checks "$at/apply"
+}
+
+# What is compiled cannot know whether a plan is there.
+unplanned() { # plan
+    ! TIERCEL_PLAN=$1 $clang -O1 "$plugin" -c -o "$at/none.o" "$tests/apply_code.c" \
+        2>"$at/refused" && cat "$at/refused" && grep -q "$1" "$at/refused"
+}
+
+rm -f "$at/phases"
+plan_of "$tests/apply_code.c" "$tests/apply_code.cc" >"$at/apply.plan"
+export TIERCEL_CC=apply TIERCEL_PLAN="$at/apply.plan"
+check "apply -O0" applies "-O0 $plugin" "" 0
+for level in -O1 -O2 -O3; do
+    check "apply $level" applies "$level $plugin" "" 1
+done
+check "apply -flto=thin" applies "-O2 -flto=thin" "-O2 -flto=thin $lto" 1
+check "apply -flto=full" applies "-O2 -flto=full" "-O2 -flto=full $lto" full
+check "no plan" unplanned "$at/nowhere"
+check "a damaged plan" unplanned "$tests/run.sh"
+unset TIERCEL_PLAN
+export TIERCEL_CC=marks
+for level in -O0 -O2; do
+    check "marks C $level" digest "$clang" digest.c "$level -gline-tables-only" "$plugin"
+    check "marks C++ $level" digest "$clangxx" digest.cc "$level -gline-tables-only" "$plugin"
+done
+unset TIERCEL_CC
+
 for level in -O0 -O1 -O2 -O3; do
     check "lines $level" lines "$level $plugin" ""
     check "digest C $level" digest "$clang" digest.c "$level" "$plugin"

@@ -277,6 +277,10 @@ TCL_HIDDEN void *tcl_allocate(size_t bytes, size_t align, struct caller caller);
 TCL_HIDDEN void *tcl_allocate_zeroed(size_t count, size_t each, struct caller caller);
 TCL_HIDDEN void *tcl_resize(void *p, size_t bytes, struct caller caller);
 
+/* This library's own free and operator delete: a program may have others. */
+TCL_HIDDEN void tcl_own_free(void *p);
+TCL_HIDDEN void tcl_own_delete(void *p);
+
 /* True when frees of small slots are checked. Small objects with an alignment are runs then: a slot
  * of theirs begins in front of its object. */
 TCL_HIDDEN extern bool tcl_is_secure;
@@ -295,6 +299,8 @@ TCL_HIDDEN void *tcl_small_zfast(size_t bytes);
 /* Where these return NULL. */
 TCL_HIDDEN void *tcl_small_alloc(size_t bytes, bool zero, struct caller caller);
 TCL_HIDDEN void *tcl_small_aligned(size_t bytes, size_t align, struct caller caller);
+/* In small_apart.c: a slot among objects that are as hot; NULL: there is none. */
+TCL_HIDDEN void *tcl_small_of_heat(size_t bytes, bool zero, enum tcl_temperature heat);
 TCL_HIDDEN void tcl_small_free(void *p);     /* is_small(p) */
 TCL_HIDDEN void tcl_small_free_far(void *p); /* tcl_small_owns(p), outside the range */
 TCL_HIDDEN size_t tcl_small_usable(const void *p);

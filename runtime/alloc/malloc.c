@@ -109,6 +109,9 @@ TCL_EXPORT void free(void *p) {
         free_elsewhere(p);
 }
 
+extern __typeof(free) tcl_own_free
+    __attribute__((alias("free"), visibility("hidden"), copy(free)));
+
 TCL_EXPORT void cfree(void *p);
 TCL_EXPORT void cfree(void *p) {
     free(p);

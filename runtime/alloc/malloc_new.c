@@ -90,6 +90,7 @@ ALIGNED_NOTHROW(_ZnamSt11align_val_tRKSt9nothrow_t)
     }
 
 DELETE(_ZdlPv)
+extern __typeof(_ZdlPv) tcl_own_delete __attribute__((alias("_ZdlPv"), visibility("hidden")));
 DELETE(_ZdaPv)
 DELETE(_ZdlPvm)
 DELETE(_ZdaPvm)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
  * small.h: mimalloc's types, and what small.c and small_apart.c share.
- * In: mimalloc's headers. Out: the flags of blocks, the heaps of sites that have blocks apart.
+ * In: mimalloc's headers. Out: the flags of blocks, the heaps that have blocks apart.
  * Knows nothing of how a site is found to need them.
  */
 #ifndef TCL_SMALL_H
@@ -26,7 +26,8 @@
 enum block_flags {
     BLOCK_HAS_ALIGNED = 1u << 0, /* it had aligned objects before: its frees cannot be checked */
     BLOCK_SAMPLES = 1u << 1,     /* its slots are sampled births; frees do not take the fast path */
-    BLOCK_DUE = 1u << 2          /* the birth after the last slot of its free list is sampled */
+    BLOCK_DUE = 1u << 2,         /* the birth after the last slot of its free list is sampled */
+    BLOCK_OF_HEAT = 1u << 3      /* it has hot, or cold objects alone, and stays in its heap */
 };
 
 /* mimalloc's page map has two levels; in a reserved range one suffices. */
@@ -46,13 +47,15 @@ TCL_HIDDEN void *tcl_small_generic(mi_theap_t *theap, size_t bytes, size_t zero,
 
 /* ---- small_apart.c --------------------------------------------------------------------------- */
 
-/* Heaps beside the main one: of sampled births, and of sites that have blocks apart. Chosen, not
- * measured: each takes 6 KiB, some 15 KiB an arena of mimalloc, and 8 KiB a thread that uses it. */
+/* Heaps beside the main one: of sampled births, of hot and of cold objects, and of sites that have
+ * blocks apart. Chosen, not measured: each takes 6 KiB, some 15 KiB an arena of mimalloc, and 8 KiB
+ * a thread that uses it. */
 #define TCL_APART_MAX 64u
 
 struct apart {
     mi_heap_t *heap;
-    uint32_t site; /* 0: of sampled births */
+    uint32_t site;             /* 0: of any */
+    enum tcl_temperature heat; /* without a site and TCL_LUKEWARM: of sampled births */
 };
 /* Append only, under tcl_apart_lock; a reader has seen the count, or a site's number. */
 TCL_HIDDEN extern struct apart tcl_apart[TCL_APART_MAX];

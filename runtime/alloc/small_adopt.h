@@ -33,7 +33,7 @@ static bool may_serve(mi_page_t *page) {
     if (!is_small(mi_page_slice_start(page)))
         return false;
     struct run *run = run_of(page);
-    return !(run->block_flags & BLOCK_SAMPLES) &&
+    return !(run->block_flags & (BLOCK_SAMPLES | BLOCK_OF_HEAT)) &&
            tcl_arena_of_page(number_of(run)) <= tcl_filling_arena();
 }
 
@@ -79,7 +79,7 @@ static bool change_heap(mi_page_t *page, mi_theap_t *theap) {
 /* A block of another heap of the thread, for that of `theap`; NULL: a fresh one is to be taken. */
 static mi_page_t *adopted(mi_theap_t *theap, size_t bytes) {
     if (tcl_likely(!atomic_load_explicit(&tcl_apart_count, memory_order_relaxed)) ||
-        tcl_filling.flags & BLOCK_SAMPLES || bytes > MI_SMALL_MAX_OBJ_SIZE)
+        tcl_filling.flags & (BLOCK_SAMPLES | BLOCK_OF_HEAT) || bytes > MI_SMALL_MAX_OBJ_SIZE)
         return NULL;
     mi_page_t *best = NULL;
     size_t free_bytes = 0;

@@ -8,6 +8,7 @@
  *
  *   sampled birth   one whose call was looked up; it stands for the births before it
  *   apart           of a site: its slots come from a heap of its own
+ *   hot, cold       of an object: the caller states it; each has one heap, bound to one arena
  *   marked          of a size class: a site has blocks apart in it
  *   credit          births of marked classes that a thread may still look up
  *   guarded         marked, while the thread has credit: its list is empty
@@ -33,8 +34,10 @@ _Atomic uint32_t tcl_apart_count;
 mi_lock_t tcl_apart_lock = MI_LOCK_INITIALIZER;
 __thread struct filling tcl_filling;
 
-/* By site: 1 + its index in tcl_apart; 0: it has no blocks apart. Release; after the heap. */
+/* By site, and by temperature: 1 + the index in tcl_apart; 0: it has no blocks apart. Release;
+ * after the heap. */
 static _Atomic uint8_t apart_of[TCL_SITES_MAX];
+static _Atomic uint8_t apart_of_heat[TCL_TEMPERATURES];
 /* Bits by size class. */
 static _Atomic uint64_t marked[(MI_BIN_COUNT + 63) / 64];
 _Atomic bool tcl_has_guards;
@@ -77,16 +80,37 @@ struct filling tcl_filling_begin(const mi_theap_t *theap, size_t bytes) {
     struct filling before = tcl_filling, now = {0};
     const mi_heap_t *heap = _mi_theap_heap(theap);
     uint32_t count = atomic_load_explicit(&tcl_apart_count, memory_order_acquire);
+    enum tcl_temperature heat = TCL_LUKEWARM;
     for (uint32_t i = 0; i < count; i++)
         if (tcl_apart[i].heap == heap) {
             now.site = tcl_apart[i].site;
-            now.flags = now.site ? 0 : BLOCK_SAMPLES;
+            heat = tcl_apart[i].heat;
+            now.flags = heat ? BLOCK_OF_HEAT : now.site ? 0 : BLOCK_SAMPLES;
         }
     if (now.site)
         add_credit(CREDIT_BLOCK * MI_ARENA_SLICE_SIZE / bytes);
-    now.arena = (uint8_t)(tcl_small_arena(now.site) + 1);
+    now.arena = (uint8_t)((heat ? tcl_heat_arena(heat) : tcl_small_arena(now.site)) + 1);
     tcl_filling = now;
     return before;
+}
+
+/* Makes the heap `fresh` unless `known` has one; NULL: there is none. */
+static mi_heap_t *heap_made(_Atomic uint8_t *known, struct apart fresh) {
+    int saved = errno;
+    mi_lock_acquire(&tcl_apart_lock);
+    uint32_t count = atomic_load_explicit(&tcl_apart_count, memory_order_relaxed);
+    unsigned at = atomic_load_explicit(known, memory_order_relaxed);
+    fresh.heap = at || count == TCL_APART_MAX ? NULL : mi_heap_new();
+    if (fresh.heap) {
+        tcl_apart[count] = fresh;
+        atomic_store_explicit(&tcl_apart_count, count + 1, memory_order_release);
+        atomic_store_explicit(known, (uint8_t)(count + 1), memory_order_release);
+    } else if (at) {
+        fresh.heap = tcl_apart[at - 1].heap;
+    }
+    mi_lock_release(&tcl_apart_lock);
+    errno = saved;
+    return fresh.heap;
 }
 
 /* The heap of a site, made if there is none and `make`; NULL: there is none. */
@@ -94,21 +118,14 @@ static mi_heap_t *heap_of(uint32_t site, bool make) {
     unsigned at = atomic_load_explicit(&apart_of[site], memory_order_acquire);
     if (tcl_likely(at || !make))
         return at ? tcl_apart[at - 1].heap : NULL;
-    int saved = errno;
-    mi_lock_acquire(&tcl_apart_lock);
-    uint32_t count = atomic_load_explicit(&tcl_apart_count, memory_order_relaxed);
-    at = atomic_load_explicit(&apart_of[site], memory_order_relaxed);
-    mi_heap_t *heap = at || count == TCL_APART_MAX ? NULL : mi_heap_new();
-    if (heap) {
-        tcl_apart[count] = (struct apart){heap, site};
-        atomic_store_explicit(&tcl_apart_count, count + 1, memory_order_release);
-        atomic_store_explicit(&apart_of[site], (uint8_t)(count + 1), memory_order_release);
-    } else if (at) {
-        heap = tcl_apart[at - 1].heap;
-    }
-    mi_lock_release(&tcl_apart_lock);
-    errno = saved;
-    return heap;
+    return heap_made(&apart_of[site], (struct apart){.site = site});
+}
+
+static mi_heap_t *heap_of_heat(enum tcl_temperature heat) {
+    unsigned at = atomic_load_explicit(&apart_of_heat[heat], memory_order_acquire);
+    if (tcl_likely(at))
+        return tcl_apart[at - 1].heap;
+    return heap_made(&apart_of_heat[heat], (struct apart){.heat = heat});
 }
 
 /* The calling thread's part of a heap; NULL when memory is short. */
@@ -364,4 +381,13 @@ void *tcl_small_aligned_by_site(size_t bytes, size_t align, struct caller caller
         p = mi_theap_malloc_aligned(theap, bytes, align);
     tcl_small_guard(bytes);
     return p;
+}
+
+void *tcl_small_of_heat(size_t bytes, bool zero, enum tcl_temperature heat) {
+    tcl_assert_debug(bytes < SMALL_LIMIT && heat > TCL_LUKEWARM && heat < TCL_TEMPERATURES);
+    if (tcl_unlikely(!mi_theap_is_initialized(_mi_theap_default())))
+        return NULL;
+    mi_theap_t *theap = theap_of(heap_of_heat(heat));
+    bytes = bytes < 16 ? 16 : bytes; /* mimalloc aligns slots of 8 bytes to 8 */
+    return theap ? take(theap, bytes, zero) : NULL;
 }

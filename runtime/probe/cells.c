@@ -81,6 +81,7 @@ static void sweep_if_due(struct tcl_cells *all) {
         return;
     all->swept_ms = now;
     sweep(all, passed < SWEEP_MAX / SWEEP_CELLS ? (uint32_t)passed * SWEEP_CELLS : SWEEP_MAX);
+    tcl_mark_look();
 }
 
 /* OS pages that follow one another have cells that do, so that what goes through memory in order

@@ -392,6 +392,7 @@ TCL_EXPORT void tiercel_probe_leave(const struct tiercel_probe_module *module) {
     for (uint32_t n = 0; n < MODULES_MAX; n++)
         if (modules[n] == module)
             modules[n] = NULL;
+    tcl_mark_forget();
     if (tcl_tracking() && tcl_attached())
         report_all();
     tcl_unlock(&list_lock);

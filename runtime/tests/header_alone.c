@@ -25,6 +25,9 @@ int main(void) {
     CHECK(aligned && (uintptr_t)aligned % 4096 == 0);
     memset(plain, 1, 100000);
     tiercel_free(plain);
+    char *cold = tiercel_malloc_class(100, TIERCEL_COLD);
+    CHECK(cold && malloc_usable_size(cold) >= 100);
+    free(cold);
     free(aligned);
     puts("tiercel.h without the runtime: malloc's memory, no phases");
     return 0;

@@ -129,7 +129,7 @@ static struct tcl_plan_row read_plan(uint64_t plan, uint32_t site, unsigned clas
     for (int way = 0; way < 4; way++) {
         struct tcl_plan_row row = {
             .site = hash,
-            .size_class = way < 2 ? (uint8_t) class : TCL_PLAN_CLASS_ANY,
+            .size_class = way < 2 ? (uint8_t)class : TCL_PLAN_CLASS_ANY,
             .phase = way % 2 ? 0 : phase,
         };
         if (find_row(rows, count, &row))
@@ -408,6 +408,14 @@ void tcl_birth_prefer(unsigned arena, unsigned hint) {
     hinted = hint < TCL_ARENAS_MAX ? (uint8_t)(hint + 1) : 0;
 }
 
+/* The first arena from `arena` on that has budget left; the last is never refused. */
+static unsigned with_budget(const struct tcl_control *control, uint32_t count, unsigned arena) {
+    while (arena + 1 < count &&
+           __atomic_load_n(&control->birth_bytes_left[arena], __ATOMIC_RELAXED) <= 0)
+        arena++;
+    return arena;
+}
+
 unsigned tcl_small_arena(uint32_t site) {
     if (tcl_unlikely(!tcl_attached()))
         return 0;
@@ -421,12 +429,17 @@ unsigned tcl_small_arena(uint32_t site) {
         unsigned planned = planned_arena(control, plan, BLOCK_BYTES, site);
         arena = planned < count ? planned : arena;
     }
-    if (arena >= count)
+    return arena < count ? with_budget(control, count, arena) : 0;
+}
+
+unsigned tcl_heat_arena(enum tcl_temperature heat) {
+    if (tcl_unlikely(!tcl_attached()))
         return 0;
-    while (arena + 1 < count &&
-           __atomic_load_n(&control->birth_bytes_left[arena], __ATOMIC_RELAXED) <= 0)
-        arena++;
-    return arena;
+    struct tcl_control *control = tcl_control();
+    uint32_t count = arena_count(control);
+    if (count <= 1)
+        return 0;
+    return heat == TCL_COLD ? count - 1 : with_budget(control, count, 0);
 }
 
 bool tcl_birth_has_row(uint32_t site) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * phase.c: phases that the program enters by tiercel_phase().
+ * phase.c: phases that the program enters by tiercel_phase(), or its compiler by marks (mark.c).
  * In: names. Out: a number for each, in the session's table; records; a wait for moves, when the
  * daemon asks for one. Knows nothing of what a plan does in a phase.
  *
@@ -27,6 +27,7 @@ static struct tcl_phase_name known[TCL_PHASES_MAX];
 static uint32_t known_count = 1; /* under phase_lock */
 static uint32_t entries;         /* under phase_lock */
 static _Atomic uint32_t current;
+static _Atomic bool are_own; /* the program entered one by itself */
 
 /* FNV-1a with the 64-bit offset basis and prime (draft-eastlake-fnv). */
 static uint64_t hash_of(const char *name) {
@@ -120,17 +121,16 @@ static void await_moves(uint32_t entry, uint64_t hash) {
     }
 }
 
-TCL_EXPORT void tiercel_phase(const char *name) {
-    int saved = errno;
-    tcl_session_want();
-    if (!name || !tcl_attached())
-        return;
-    uint32_t number = NO_PHASE, entry = 0;
+/* Makes a phase current: `name`, or without a name the one with this number. */
+static uint32_t enter(const char *name, uint32_t number) {
+    uint32_t entry = 0;
     uint64_t hash = 0;
-    if (tcl_lock(&tcl_process->phase_lock)) {
-        number = find_or_add(name);
+    if (!tcl_lock(&tcl_process->phase_lock))
+        number = NO_PHASE;
+    else {
+        number = name ? find_or_add(name) : number < known_count ? number : NO_PHASE;
         if (number != NO_PHASE) {
-            hash = known[number].hash;
+            hash = tcl_phase_hash(number);
             entry = ++entries;
             atomic_store_explicit(&current, number, memory_order_release);
             publish_entry(number);
@@ -142,5 +142,29 @@ TCL_EXPORT void tiercel_phase(const char *name) {
         __atomic_fetch_add(&tcl_header()->phase_overflows, 1, __ATOMIC_RELAXED);
     else if (number != NO_PHASE)
         await_moves(entry, hash);
+    return number;
+}
+
+bool tcl_phases_are_own(void) {
+    return atomic_load_explicit(&are_own, memory_order_relaxed);
+}
+
+uint32_t tcl_phase_enter(const char *name) {
+    uint32_t number = enter(name, 0);
+    return number == NO_PHASE ? 0 : number;
+}
+
+void tcl_phase_return(uint32_t number) {
+    if (number != tcl_phase_now())
+        enter(NULL, number);
+}
+
+TCL_EXPORT void tiercel_phase(const char *name) {
+    int saved = errno;
+    tcl_session_want();
+    if (!name || !tcl_attached())
+        return;
+    atomic_store_explicit(&are_own, true, memory_order_relaxed);
+    enter(name, 0);
     errno = saved;
 }

@@ -172,7 +172,7 @@ TCL_HIDDEN void tcl_note_phase(uint32_t number);
 /* ---- Misses of compiled code (probe/) -------------------------------------------------------- */
 
 struct tcl_misses {
-    uint64_t page; /* address */
+    uint64_t page;                   /* address */
     uint32_t reads, writes, dirtied; /* among sampled lines */
     uint64_t time; /* of the last one: TCL_TIME_BITS of it, the flag of its clock from bit 56 on */
     uint32_t site; /* of the code that missed last; 0: not known */
@@ -219,6 +219,19 @@ TCL_HIDDEN bool tcl_phase_republish(void);
 /* Number of the current phase, and the hash of a phase's name. */
 TCL_HIDDEN uint32_t tcl_phase_now(void);
 TCL_HIDDEN uint64_t tcl_phase_hash(uint32_t number);
+/* Enters a phase as tiercel_phase does; its number, 0: it has none. Or one that is known, unless it
+ * is the current one. */
+TCL_HIDDEN uint32_t tcl_phase_enter(const char *name);
+TCL_HIDDEN void tcl_phase_return(uint32_t number);
+/* True once the program entered a phase by itself. */
+TCL_HIDDEN bool tcl_phases_are_own(void);
+
+/* ---- mark.c ---------------------------------------------------------------------------------- */
+
+/* Whether the loop that the program is in is a phase by now; called at times. */
+TCL_HIDDEN void tcl_mark_look(void);
+/* A module is being unloaded: its loops are over. */
+TCL_HIDDEN void tcl_mark_forget(void);
 
 /* ---- map.c ----------------------------------------------------------------------------------- */
 

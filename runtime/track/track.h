@@ -40,6 +40,12 @@ TCL_HIDDEN struct tcl_birth tcl_birth_here(size_t bytes, void *return_address, v
 TCL_HIDDEN unsigned tcl_birth_arena(size_t bytes, uint32_t site);
 TCL_HIDDEN unsigned tcl_small_arena(uint32_t site);
 
+/* How often a small object will be accessed, as the program or its compiler states it; the numbers
+ * are those of enum tiercel_temperature. */
+enum tcl_temperature { TCL_LUKEWARM = 0, TCL_HOT, TCL_COLD, TCL_TEMPERATURES };
+/* The arena of a new block of hot or of cold objects. */
+TCL_HIDDEN unsigned tcl_heat_arena(enum tcl_temperature heat);
+
 /* ---- Small objects by site (small_sites.c) ---- */
 
 /* As tcl_birth_here, of a small object: its site alone; attaches nothing. */
@@ -125,6 +131,9 @@ TCL_HIDDEN uint32_t tcl_next_carve(void);
 TCL_HIDDEN void tcl_session_start(void);
 TCL_HIDDEN void tcl_session_before_fork(void), tcl_session_after_fork_parent(void);
 TCL_HIDDEN void tcl_session_after_fork_child(void);
+
+/* The calling thread is the main one: as the program starts, and in a forked child. (mark.c) */
+TCL_HIDDEN void tcl_mark_start(void), tcl_mark_after_fork_child(void);
 
 /* A block of small slots was born, with locks held: when it is time to attach, tcl_attach_due is
  * set, and the allocation calls the function after it once it holds none. */

@@ -42,11 +42,14 @@ pub enum Verb {
     Record(crate::record_args::RecordArgs),
     /// Compile C as clang 19 does, with a check before each memory access
     #[command(
-        after_help = "TIERCEL_CC=off adds nothing. Links named tiercel-cc and tiercel-c++ work, too.
+        after_help = "TIERCEL_CC=marks also marks loops as phases; TIERCEL_CC=apply compiles in
+what the plan TIERCEL_PLAN states; TIERCEL_CC=off adds nothing. Links named tiercel-cc and
+tiercel-c++ work, too.
 
 Examples:
   tiercel cc -O2 -o app app.c
   make CC='tiercel cc'
+  TIERCEL_CC=apply TIERCEL_PLAN=app.plan make CC='tiercel cc'
   ./configure CC='tiercel cc' CXX='tiercel c++'"
     )]
     Cc(crate::cc::CompileArgs),

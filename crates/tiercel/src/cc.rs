@@ -1,6 +1,6 @@
 //! `tiercel cc`, `tiercel c++` and `tiercel fc`: clang and flang 19 with the plug-in and the
-//! library that check memory accesses. In: a compiler's command line. Out: this process becomes the
-//! compiler, whose exit status is its own. Knows nothing of what a check is.
+//! library that check memory accesses, or apply a plan. In: a compiler's command line. Out: this
+//! process becomes the compiler, whose exit status is its own. Knows nothing of what a check is.
 
 use crate::cc_words::{Parts, Request};
 use crate::exit;
@@ -12,9 +12,14 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use tiercel_plan::read_plan;
 
-/// What is done: `profile`, or `off` for the compiler alone.
+/// What is done, a [`Mode`] by its name. The plug-in reads it as well.
 const MODE_VARIABLE: &str = "TIERCEL_CC";
+/// The plan that is applied. The plug-in reads it as well.
+const PLAN_VARIABLE: &str = "TIERCEL_PLAN";
+/// Lines of source, by which plans find code; an option of the user's that follows overrides it.
+const LINES: &str = "-gline-tables-only";
 const PASS: &str = "libtiercel_pass.so";
 const PROBE: &str = "libtiercel_probe.a";
 const BUILT_BY: &str = "cargo xtask compiler";
@@ -89,14 +94,32 @@ pub fn compile(language: Language, words: &[OsString]) -> ExitCode {
 
 fn command(language: Language, words: &[OsString]) -> Result<Command> {
     let mut command = Command::new(compiler(language)?);
-    if is_off()? {
+    let mode = Mode::of(&std::env::var(MODE_VARIABLE).unwrap_or_default())?;
+    if mode == Mode::Off {
         command.args(words);
         return Ok(command);
     }
     let [pass, probe] = [part(PASS)?, part(PROBE)?];
     let parts = Parts { pass: &pass, probe: &probe };
-    command.args(Request::read(words).served(words, &parts)?);
+    let request = Request::read(words);
+    if mode == Mode::Apply {
+        command.env(PLAN_VARIABLE, plan()?);
+    }
+    if mode != Mode::Profile && !request.is_foreign() {
+        command.arg(LINES);
+    }
+    command.args(request.served(words, &parts)?);
     Ok(command)
+}
+
+/// The path of a plan that is one.
+fn plan() -> Result<PathBuf> {
+    let Some(path) = std::env::var_os(PLAN_VARIABLE).filter(|path| !path.is_empty()) else {
+        bail!("{MODE_VARIABLE}=apply needs the plan: {PLAN_VARIABLE}=app.plan");
+    };
+    read_plan(Path::new(&path))?;
+    let whole = Path::new(&path).canonicalize();
+    whole.with_context(|| format!("cannot find {}", path.to_string_lossy()))
 }
 
 fn compiler(language: Language) -> Result<PathBuf> {
@@ -110,11 +133,28 @@ fn part(name: &'static str) -> Result<PathBuf> {
     Ok(library::find_part(name, BUILT_BY)?)
 }
 
-fn is_off() -> Result<bool> {
-    match std::env::var(MODE_VARIABLE).unwrap_or_default().as_str() {
-        "" | "profile" => Ok(false),
-        "off" => Ok(true),
-        other => bail!("{MODE_VARIABLE}={other}: must be profile or off"),
+/// What becomes of a program beside what the compiler does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    /// Its accesses are checked.
+    Profile,
+    /// Also, its loops are marked.
+    Marks,
+    /// What a plan states about it is compiled in.
+    Apply,
+    /// Nothing.
+    Off,
+}
+
+impl Mode {
+    fn of(name: &str) -> Result<Mode> {
+        match name {
+            "" | "profile" => Ok(Mode::Profile),
+            "marks" => Ok(Mode::Marks),
+            "apply" => Ok(Mode::Apply),
+            "off" => Ok(Mode::Off),
+            other => bail!("{MODE_VARIABLE}={other}: must be profile, marks, apply or off"),
+        }
     }
 }
 
@@ -125,6 +165,16 @@ mod tests {
     fn of(line: &str) -> Option<(Language, usize)> {
         let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
         asked(&words).map(|(language, rest)| (language, rest.len()))
+    }
+
+    #[test]
+    fn modes_have_names() {
+        let modes = [Mode::Profile, Mode::Profile, Mode::Marks, Mode::Apply, Mode::Off];
+        for (name, mode) in ["", "profile", "marks", "apply", "off"].into_iter().zip(modes) {
+            assert_eq!(Mode::of(name).unwrap(), mode, "{name}");
+        }
+        let refused = Mode::of("replace").unwrap_err().to_string();
+        assert!(refused.contains("must be profile, marks, apply or off"), "{refused}");
     }
 
     #[test]

@@ -139,6 +139,11 @@ impl Request {
         Ok(all)
     }
 
+    /// True for code of another architecture, to which nothing is added.
+    pub fn is_foreign(&self) -> bool {
+        self.is_foreign
+    }
+
     fn add_link_words(&self, all: &mut Vec<OsString>, parts: &Parts<'_>) -> Result<(), Refused> {
         let is_lld = self.linker.as_ref().is_none_or(|linker| linker.ends_with("lld"));
         if self.is_lto && !is_lld {

@@ -18,6 +18,7 @@ use tiercel_profile::{
 };
 use tiercel_sampler::{Method, Sampler};
 use tiercel_symbolize::{SiteFrame, Symbols, hex};
+use tiercel_wire::layout::PHASE_START;
 use tiercel_wire::{Sample, Session};
 
 /// Sites that get names, those accessed most first: 4 s at one new frame a site, since a frame that
@@ -177,6 +178,9 @@ impl Names for ClientNames<'_> {
     }
 
     fn phase(&mut self, number: u64) -> Arc<str> {
+        if number == 0 {
+            return PHASE_START.into(); // marked loops return to it
+        }
         let known = u32::try_from(number).ok().and_then(|number| self.session.phase_name(number));
         known.map_or_else(|| format!("phase {number}"), |known| known.name).into()
     }
