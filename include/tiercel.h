@@ -112,6 +112,31 @@ void tiercel_free(void *memory);
  * place. `tiercel cc` makes such calls of malloc by itself (docs/compiler.md). */
 void *tiercel_malloc_class(size_t bytes, enum tiercel_temperature temperature);
 
+/* ---- Handles: small objects that may move ----------------------------------------------------
+ *
+ * Objects below 4 KiB share OS pages, and a pointer to one keeps it where it is. An object behind a
+ * handle may be copied elsewhere while no pin holds it: what is pinned often goes among hot
+ * objects, what is not goes among cold ones. It happens in calls of tiercel_handle_unpin, each of
+ * which takes a sixteenth of a look at an object. From 4 KiB on an object stays. Calls are
+ * thread-safe, and not for signal handlers. A forked child has its own objects behind the same
+ * handles. tiercel.hpp wraps them in movable<T>. */
+struct tiercel_handle;
+
+/* As malloc; NULL and ENOMEM on failure. */
+struct tiercel_handle *tiercel_handle_alloc(size_t bytes);
+
+/* Where the object is until it is unpinned as often as it was pinned. It never waits. NULL and
+ * EAGAIN: 32767 pins hold it. */
+void *tiercel_handle_pin(struct tiercel_handle *handle);
+void tiercel_handle_unpin(struct tiercel_handle *handle);
+
+/* Moves it now, among hot or cold objects. Returns 0, or -1 and errno: EBUSY (pinned), ENOMEM (no
+ * room), ENOTSUP (it is not small, or there are no two memories), EINVAL. */
+int tiercel_handle_move(struct tiercel_handle *handle, enum tiercel_temperature temperature);
+
+/* Ends an object. Returns 0, also for NULL, or -1 and errno: EBUSY (pinned; it lives). */
+int tiercel_handle_free(struct tiercel_handle *handle);
+
 /* Replaces the built-in strategy for all later calls of tiercel_alloc; NULL restores it. Not
  * thread-safe. */
 void tiercel_set_strategy(tiercel_strategy *strategy, void *context);
@@ -214,6 +239,11 @@ struct tiercel_calls {
     int (*vregion_copiers)(int);
     int (*vregion_faults)(size_t, unsigned);
     void *(*malloc_class)(size_t, enum tiercel_temperature);
+    struct tiercel_handle *(*handle_alloc)(size_t);
+    void *(*handle_pin)(struct tiercel_handle *);
+    void (*handle_unpin)(struct tiercel_handle *);
+    int (*handle_move)(struct tiercel_handle *, enum tiercel_temperature);
+    int (*handle_free)(struct tiercel_handle *);
 };
 
 /* Threads that race resolve the same values. Copied as bytes: ISO C cannot convert to functions. */
@@ -226,7 +256,8 @@ TIERCEL_MAY_BE_UNUSED static const struct tiercel_calls *tiercel_find_calls(void
         "tiercel_vregion_release", "tiercel_vregion_bind",    "tiercel_vregion_replicate",
         "tiercel_vregion_migrate", "tiercel_vregion_start",   "tiercel_vregion_await",
         "tiercel_vregion_node",    "tiercel_vregion_copiers", "tiercel_vregion_faults",
-        "tiercel_malloc_class"};
+        "tiercel_malloc_class",    "tiercel_handle_alloc",    "tiercel_handle_pin",
+        "tiercel_handle_unpin",    "tiercel_handle_move",     "tiercel_handle_free"};
     if (!__atomic_load_n(&is_known, __ATOMIC_ACQUIRE)) {
         void *found[sizeof(names) / sizeof(names[0])];
         size_t i;
@@ -281,6 +312,41 @@ TIERCEL_MAY_BE_UNUSED static inline void tiercel_set_strategy(tiercel_strategy *
 TIERCEL_MAY_BE_UNUSED static inline int tiercel_is_hosted(void) {
     const struct tiercel_calls *calls = tiercel_find_calls();
     return calls->is_hosted ? calls->is_hosted() : 0;
+}
+
+/* Without the runtime: a handle is its object, which stays. */
+TIERCEL_MAY_BE_UNUSED static inline struct tiercel_handle *tiercel_handle_alloc(size_t bytes) {
+    const struct tiercel_calls *calls = tiercel_find_calls();
+    return calls->handle_alloc ? calls->handle_alloc(bytes)
+                               : (struct tiercel_handle *)malloc(bytes);
+}
+
+TIERCEL_MAY_BE_UNUSED static inline void *tiercel_handle_pin(struct tiercel_handle *handle) {
+    const struct tiercel_calls *calls = tiercel_find_calls();
+    return calls->handle_pin ? calls->handle_pin(handle) : (void *)handle;
+}
+
+TIERCEL_MAY_BE_UNUSED static inline void tiercel_handle_unpin(struct tiercel_handle *handle) {
+    const struct tiercel_calls *calls = tiercel_find_calls();
+    if (calls->handle_unpin)
+        calls->handle_unpin(handle);
+}
+
+TIERCEL_MAY_BE_UNUSED static inline int tiercel_handle_move(struct tiercel_handle *handle,
+                                                            enum tiercel_temperature temperature) {
+    const struct tiercel_calls *calls = tiercel_find_calls();
+    if (calls->handle_move)
+        return calls->handle_move(handle, temperature);
+    errno = ENOTSUP;
+    return -1;
+}
+
+TIERCEL_MAY_BE_UNUSED static inline int tiercel_handle_free(struct tiercel_handle *handle) {
+    const struct tiercel_calls *calls = tiercel_find_calls();
+    if (calls->handle_free)
+        return calls->handle_free(handle);
+    free(handle);
+    return 0;
 }
 
 /* Without the runtime: a mapping of the kernel, which does not migrate. */

@@ -80,6 +80,7 @@ static void after_fork_child(void) {
     tcl_vmem_after_fork_child();
     tcl_heap_after_fork_child();
     tcl_mark_after_fork_child();
+    tcl_handles_after_fork_child();
     tcl_limit_start();
     tcl_session_after_fork_child();
     /* The process page is wiped already. The child attaches at its first birth, not here: most

@@ -277,6 +277,10 @@ TCL_HIDDEN void *tcl_allocate(size_t bytes, size_t align, struct caller caller);
 TCL_HIDDEN void *tcl_allocate_zeroed(size_t count, size_t each, struct caller caller);
 TCL_HIDDEN void *tcl_resize(void *p, size_t bytes, struct caller caller);
 
+/* Objects behind handles that were moved while the process forked are where they were.
+ * (api/handles.c) */
+TCL_HIDDEN void tcl_handles_after_fork_child(void);
+
 /* This library's own free and operator delete: a program may have others. */
 TCL_HIDDEN void tcl_own_free(void *p);
 TCL_HIDDEN void tcl_own_delete(void *p);

@@ -19,6 +19,11 @@ struct alignas(256) wide {
     char bytes[256];
 };
 
+struct counter {
+    long count;
+    double weight;
+};
+
 int main() {
     tiercel::resource fast(TIERCEL_HIGH_BANDWIDTH), large(TIERCEL_LARGE_CAPACITY);
     tiercel_phase("containers");
@@ -40,6 +45,10 @@ int main() {
         refused = true;
     }
     CHECK(refused);
-    std::puts("tiercel.hpp: containers in spaces");
+    tiercel::movable<counter> one(counter{5, 2.5}), two, three(std::move(one));
+    CHECK(++three.pin()->count == 6 && (*three.pin()).weight == 2.5 && two.pin()->count == 0);
+    two = std::move(three);
+    CHECK(two.pin()->count == 6 && !two.move(TIERCEL_COLD)); /* there are no two memories */
+    std::puts("tiercel.hpp: containers in spaces, objects behind handles");
     return 0;
 }
