@@ -6,6 +6,7 @@ set -u
 tests=$(cd "$(dirname "$0")" && pwd)
 at=$1/record
 tiercel=$2
+clang=clang-19
 rm -rf "$at"
 mkdir -p "$at"
 cd "$at" || exit 1
@@ -113,5 +114,30 @@ planned_steps() { # flags
 for flags in -O0 -O2 "-O2 -flto=thin" "-O2 -flto"; do
     check "a plan compiled in $flags" planned_steps "$flags"
 done
+
+# What LLVM's memory profiler recorded becomes a profile, and a plan, which is compiled in.
+memory_profile() {
+    rm -f memprof.profraw.* && flags="-g -fno-optimize-sibling-calls" &&
+        $clang -O1 $flags -fmemory-profile -fno-omit-frame-pointer -mno-omit-leaf-frame-pointer \
+            -Wl,--build-id "$tests/steps.c" -o counted && ./counted >counted.out &&
+        "$tiercel" profile import-memprof memprof.profraw.* --binary counted -o memprof.profile &&
+        "$tiercel" profile show memprof.profile >shown && cat shown &&
+        grep -q "make_node steps.c:" shown &&
+        "$tiercel" plan memprof.profile --machine spr-cxl --fast 60% -o memprof.plan &&
+        TIERCEL_CC=apply TIERCEL_PLAN=memprof.plan "$tiercel" cc -O1 $flags "$tests/steps.c" \
+            -o applied && readelf -p .tiercel_applied applied >applied.txt && cat applied.txt &&
+        grep -q 'hot make_node steps.c:' applied.txt && ./applied | cmp - counted.out
+}
+ls "$($clang -print-resource-dir)"/lib/*/libclang_rt.memprof* >/dev/null &&
+    check "a memory profile of LLVM" memory_profile
+
+# Neither a memory profile, nor a program.
+no_memory_profile() {
+    ! "$tiercel" profile import-memprof "$tests/steps.c" --binary /bin/true -o none.profile \
+        2>refused && cat refused && [ ! -e none.profile ] &&
+        ! "$tiercel" profile import-memprof "$tests/steps.c" --binary /nowhere -o none.profile \
+            2>refused && grep -q /nowhere refused
+}
+check "no memory profile" no_memory_profile
 
 verdict

@@ -19,6 +19,7 @@ mod fidelity;
 mod ghosts;
 mod keep;
 mod located;
+mod memprof;
 mod merge;
 mod mixed;
 mod overview;
@@ -35,6 +36,9 @@ pub use check::{RUNS_MAX, check};
 pub use export::{Format, TABLES};
 pub use fidelity::{Fidelity, LARGE_SHARE};
 pub use keep::{LIMIT_BYTES, LIMIT_BYTES_MIN};
+pub use memprof::{
+    Declaration, MemprofError, MemprofRun, memprof_declarations, memprof_profile, memprof_symbols,
+};
 pub use merge::{MergeError, PARTS_APART_S_MAX, Relation, merge};
 pub use mixed::{MIXED_SITES_MAX, Mixed, MixedSite, share_interval};
 pub use overview::{AccessSums, Diff, Overview, PhaseDiff, PhaseSums, SiteDiff, SiteSums, diff};

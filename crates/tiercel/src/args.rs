@@ -331,6 +331,10 @@ pub enum ProfileVerb {
         #[arg(required = true, value_name = "PROFILE")]
         profiles: Vec<PathBuf>,
     },
+    /// Make a profile of what LLVM's memory profiler recorded (clang -fmemory-profile)
+    #[command(after_help = "Example:
+  tiercel profile import-memprof memprof.profraw.4711 --binary app -o app.profile")]
+    ImportMemprof(crate::memprof::ImportArgs),
     /// Print a table of a profile as CSV, or write all of them to a folder
     Export {
         /// The profile

@@ -28,6 +28,7 @@ mod learned;
 mod learned_args;
 mod library;
 mod link;
+mod memprof;
 mod plan;
 mod plan_args;
 mod privilege;

@@ -2,6 +2,7 @@
 //! In: [`ProfileArgs`]. Out: tables, JSON, CSV, profiles. Knows nothing of how they are made.
 
 use crate::args::{ProfileArgs, ProfileVerb};
+use crate::memprof::import_memprof;
 use crate::table::{Align, Table};
 use crate::terminal::{printable, say, say_json};
 use anyhow::{Context, Result};
@@ -42,6 +43,7 @@ pub fn profile(args: &ProfileArgs) -> Result<()> {
             let (runs, objects) = (overview.runs.len(), overview.objects);
             say(&format!("{}: {runs} runs, {objects} allocations\n", output.display()))
         }
+        ProfileVerb::ImportMemprof(args) => import_memprof(args),
         ProfileVerb::Export { profile, table, output, json } => {
             let format = if *json { Format::Json } else { Format::Csv };
             export(&read(profile)?, table.as_deref(), output.as_deref(), format)
