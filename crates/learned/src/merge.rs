@@ -74,7 +74,8 @@ impl SiteFigures {
         let frames = self.frames.iter_mut();
         let texts = frames.flat_map(|frame| [&mut frame.module, &mut frame.build_id]);
         for text in texts.chain([&mut self.name]) {
-            text.truncate(text.floor_char_boundary(TEXT_BYTES_MAX));
+            let end = (0..=TEXT_BYTES_MAX).rev().find(|at| text.is_char_boundary(*at));
+            text.truncate(end.unwrap_or(0));
         }
         self
     }

@@ -371,14 +371,14 @@ fn huge_os_pages_are_units_beside_others() {
     regions.close_window();
     regions.touch(7, HUGE + 3 * OS_PAGE, None);
     regions.touch(7, 3 * HUGE + 5 * OS_PAGE, None);
-    regions.set_huge(7, &[HUGE..3 * HUGE]);
+    regions.set_huge(7, std::slice::from_ref(&(HUGE..3 * HUGE)));
     let unit = |regions: &Regions, page| regions.find((7, HUGE + page * OS_PAGE)).expect("it");
     let of = |unit: Unit| (unit.addr, unit.bytes, unit.level);
     assert_eq!(of(unit(&regions, 511)), (HUGE, HUGE, 8), "all have the access of one");
     assert_eq!(of(unit(&regions, 512)), (2 * HUGE, HUGE, 7));
     assert_eq!(of(unit(&regions, 1028)), (3 * HUGE + 4 * OS_PAGE, OS_PAGE, 7), "not a huge one");
     assert_eq!(of(unit(&regions, 1029)), (3 * HUGE + 5 * OS_PAGE, OS_PAGE, 8));
-    regions.set_huge(7, &[HUGE + OS_PAGE..3 * HUGE]);
+    regions.set_huge(7, std::slice::from_ref(&(HUGE + OS_PAGE..3 * HUGE)));
     assert_eq!(unit(&regions, 511).bytes, OS_PAGE, "it is not whole any more");
     assert_eq!(unit(&regions, 512).bytes, HUGE);
     let victims: Vec<u64> = {

@@ -7,6 +7,7 @@ use std::io::Write;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use tiercel_machine::number::index;
 
 use super::syscall::Errno;
 
@@ -26,7 +27,7 @@ const SPLIT: &str = "/sys/kernel/debug/split_huge_pages";
 pub fn collapse(pid: u32, addr: u64) -> Result<(), Errno> {
     assert!(addr.is_multiple_of(HUGE_BYTES), "{addr:#x}");
     let process = open(pid)?;
-    let range = libc::iovec { iov_base: addr as *mut libc::c_void, iov_len: HUGE_BYTES as usize };
+    let range = libc::iovec { iov_base: addr as *mut libc::c_void, iov_len: index(HUGE_BYTES) };
     // SAFETY: the kernel reads one iovec, which lives; its address is the other process's and is
     // never dereferenced here.
     let done = unsafe {

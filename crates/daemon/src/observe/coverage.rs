@@ -411,7 +411,11 @@ Rss:                1024 kB
         );
         let taken = [whole.clone()];
         assert_eq!(found(&taken, &taken), taken, "what was taken in is not an allocation");
-        assert_eq!(found(&[0x1000_0000..0x1000_1000], &[]), [], "an allocation is there");
+        assert_eq!(
+            found(std::slice::from_ref(&(0x1000_0000..0x1000_1000)), &[]),
+            [],
+            "an allocation is there"
+        );
         let mut sum = Sum::default();
         sum.add_process(&asked(&[]), Some(SMAPS));
         assert_eq!(sum.unnamed, [], "it was not asked for");

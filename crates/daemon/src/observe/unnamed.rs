@@ -123,14 +123,20 @@ mod tests {
         assert_eq!(rows(&mut ledger, 1), [heap.clone(), other.clone()]);
         assert_eq!(adopted.of(PID).collect::<Vec<_>>(), [heap.clone(), other.clone()]);
         let grown = heap.start..0x28_0000;
-        assert_eq!(adopted.update(&mut ledger, &now(&[grown.clone()]), 9, 3), (1, 0x18_0000));
+        assert_eq!(
+            adopted.update(&mut ledger, &now(std::slice::from_ref(&grown)), 9, 3),
+            (1, 0x18_0000)
+        );
         assert_eq!(rows(&mut ledger, 2), [grown]);
-        assert_eq!(adopted.update(&mut ledger, &now(&[heap.clone()]), 9, 4), (1, 1 << 20));
-        assert_eq!(rows(&mut ledger, 3), [heap.clone()], "the same address again");
+        assert_eq!(
+            adopted.update(&mut ledger, &now(std::slice::from_ref(&heap)), 9, 4),
+            (1, 1 << 20)
+        );
+        assert_eq!(rows(&mut ledger, 3), std::slice::from_ref(&heap), "the same address again");
         ledger.process_exec(PID);
         assert_eq!(rows(&mut ledger, 4), []);
-        adopted.update(&mut ledger, &now(&[heap.clone()]), 9, 5);
-        adopted.update(&mut ledger, &now(&[heap.clone()]), 9, 6);
+        adopted.update(&mut ledger, &now(std::slice::from_ref(&heap)), 9, 5);
+        adopted.update(&mut ledger, &now(std::slice::from_ref(&heap)), 9, 6);
         assert_eq!(rows(&mut ledger, 5), [heap], "what the ledger dropped comes back");
         adopted.gone(PID);
         assert_eq!(adopted.of(PID).count(), 0);
@@ -141,7 +147,7 @@ mod tests {
         let mut ledger = Ledger::new(Config::default(), 0).unwrap();
         ledger.process_born(PID).unwrap();
         let mut adopted = Adopted::default();
-        adopted.update(&mut ledger, &now(&[0x10_0000..0x20_0000]), 9, 1);
+        adopted.update(&mut ledger, &now(std::slice::from_ref(&(0x10_0000..0x20_0000))), 9, 1);
         ledger.apply(
             PID,
             &Record::Born {

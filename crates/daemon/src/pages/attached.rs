@@ -296,7 +296,7 @@ impl Attached {
         self.report.slow_windows += u64::from(took > self.window * SLOW);
         let window = self.regions.close_window();
         self.report.windows += 1;
-        if self.report.windows % u64::from(LEVEL_MAX) == 0 {
+        if self.report.windows.is_multiple_of(u64::from(LEVEL_MAX)) {
             self.report.note_levels(&self.regions, self.tiering.places().nodes());
         }
         self.report.elsewhere += window.strange;

@@ -109,7 +109,7 @@ mod tests {
         let area = Area { start: HUGE_BYTES, end: 3 * HUGE_BYTES, of_file: false };
         regions.set_mappings(7, GroupId(0), &[area]);
         regions.set_residency(7, HUGE_BYTES, &[Some(NodeId(2)); 1024]);
-        regions.set_huge(7, &[HUGE_BYTES..2 * HUGE_BYTES]);
+        regions.set_huge(7, std::slice::from_ref(&(HUGE_BYTES..2 * HUGE_BYTES)));
         for _ in 0..8 {
             for page in (0..20).map(|nth| nth % 4).chain(512..1024).chain(512..1024) {
                 regions.touch(7, HUGE_BYTES + page * OS_PAGE, Some(NodeId(0)));

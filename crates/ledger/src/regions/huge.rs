@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn few_warm_places_of_a_huge_os_page_are_found() {
         let mut regions = ledger(Evidence::Sampled);
-        regions.set_huge(7, &[HUGE..2 * HUGE]);
+        regions.set_huge(7, std::slice::from_ref(&(HUGE..2 * HUGE)));
         for _ in 0..8 {
             touch(&mut regions, 20..30, 0);
             touch(&mut regions, 512..1024, 0);
@@ -149,7 +149,7 @@ mod tests {
         regions.set_huge_at((7, HUGE + 99), false);
         assert_eq!(regions.warm_pages((7, HUGE)), None);
         let mut hinted = ledger(Evidence::Complete);
-        hinted.set_huge(7, &[HUGE..2 * HUGE]);
+        hinted.set_huge(7, std::slice::from_ref(&(HUGE..2 * HUGE)));
         assert_eq!(hinted.warm_pages((7, HUGE)), None, "not counted");
     }
 
