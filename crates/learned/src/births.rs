@@ -20,9 +20,10 @@ use crate::figures::{Known, PARTS, SiteFigures, SiteUse};
 /// Samples that hit a site, or would if it were like the others, from which on it is named: with
 /// four the deviation is half of the value.
 const SAMPLES_MIN: f64 = 4.0;
-/// A site that is cut has at least this share in the faster memory: less is not worth two arenas.
-/// Chosen, not measured: one of the parts of a large object.
-const CUT_SHARE_MIN: f64 = 1.0 / PARTS as f64;
+/// A site that is cut has at least so many bytes in the faster memory: less is not worth two
+/// arenas. Chosen, not measured: 256 OS pages. On `xsbench-last` an eighth of the site instead left
+/// 5 of 25 MiB unused, beside a grid of 75 MiB.
+const CUT_BYTES_MIN: f64 = (1u64 << 20) as f64;
 /// Parts of objects differ if a sum of squares says so that chance makes in 0.1% of the cases: the
 /// 99.9th percentile of chi-square with `PARTS - 1`, 7, degrees of freedom.
 const UNEVEN: f64 = 24.32;
@@ -172,6 +173,11 @@ fn live_bytes(site: &SiteFigures) -> Vec<f64> {
 }
 
 impl Item {
+    /// At the moment with most.
+    fn most_bytes(&self) -> f64 {
+        self.live_bytes.iter().copied().fold(0.0, f64::max)
+    }
+
     fn key(&self) -> (usize, Option<usize>) {
         (self.site, self.part)
     }
@@ -193,7 +199,9 @@ impl Room {
     fn take(&mut self, item: &Item) -> Place {
         let slowest = self.left.len();
         let fits = |from: usize| (from..slowest).find(|tier| self.share_in(*tier, item) >= 1.0);
-        let cut = (0..slowest).find(|tier| self.share_in(*tier, item) >= CUT_SHARE_MIN);
+        let bytes_in = |tier: usize| self.share_in(tier, item) * item.most_bytes();
+        let cut = (0..slowest)
+            .find(|tier| self.share_in(*tier, item) >= 1.0 || bytes_in(*tier) >= CUT_BYTES_MIN);
         let place = match (item.part, cut) {
             (None, Some(tier)) => {
                 let (share, other) = (self.share_in(tier, item), fits(tier + 1));
