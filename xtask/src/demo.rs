@@ -43,7 +43,7 @@ pub fn main() -> Result<()> {
     }
     let tiercel = exec::target().join("release/tiercel");
     let mut run = Command::new(&tiercel);
-    run.args(["run", "--verbose", "--fast", FAST, "--"]).arg(train);
+    run.args(["run", "--no-learn", "--verbose", "--fast", FAST, "--"]).arg(train);
     run.args(["-q", "-s", "0", "-c", "2000", "-e", "0.000001"])
         .arg(&data)
         .arg(folder.join("model"));

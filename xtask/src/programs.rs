@@ -79,7 +79,9 @@ impl Parts {
         match host {
             Host::Plain => vec!["--".into()],
             Host::Tiercel(arguments) => {
-                let mut words = vec!["--".into(), self.tiercel.display().to_string(), "run".into()];
+                let mut words = vec!["--".into(), self.tiercel.display().to_string()];
+                // No run depends on those before it.
+                words.extend(["run", "--no-learn"].map(str::to_owned));
                 words.extend(arguments.iter().map(|word| word.to_string()));
                 words.push("--".into());
                 words

@@ -224,7 +224,8 @@ fn recorded(built: &Built, arguments: &[String]) -> Result<Said> {
 fn run(built: &Built, arguments: &[String]) -> Result<Said> {
     let report = built.folder.path().join("report.json");
     let mut run = Command::new(&built.tiercel);
-    run.args(["run", "--machine", "spr-cxl", "--fast", "25%", "--sampler", SAMPLER, "--json"]);
+    run.args(["run", "--no-learn", "--machine", "spr-cxl", "--fast", "25%", "--json"]);
+    run.args(["--sampler", SAMPLER]);
     run.arg("--output").arg(&report).arg("--").arg(&built.program).args(arguments);
     let mut parts = truth(&exec::output(&mut run)?)?;
     let report: Value = serde_json::from_str(&std::fs::read_to_string(&report)?)?;
