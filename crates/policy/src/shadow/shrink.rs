@@ -1,4 +1,4 @@
-//! Draws the rates of extents of a site to the site's mean, as far as chance explains how they differ.
+//! Draws the rates of extents of a site to its mean, as far as chance explains how they differ.
 //! In: entries, what lives of each site. Out: their rates and deviations. Knows nothing of moves.
 //!
 //! Of many extents that are equally hot, those with the most samples look hottest, and those
