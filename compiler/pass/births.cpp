@@ -132,12 +132,12 @@ std::vector<std::string> place_births(Function &function, const Plan &plan) {
             Maker maker = call ? maker_of(*call) : Maker::None;
             if (maker == Maker::None || is_large(*call))
                 continue;
-            std::vector<std::string> places = places_of(at.getDebugLoc());
-            Temperature temperature = plan.of(places);
+            std::string place;
+            Temperature temperature = plan.of(places_of(at.getDebugLoc()), place);
             if (temperature != Temperature::Hot && temperature != Temperature::Cold)
                 continue;
             births.emplace_back(*call, maker, temperature);
-            applied.push_back((temperature == Temperature::Hot ? "hot " : "cold ") + places[0]);
+            applied.push_back((temperature == Temperature::Hot ? "hot " : "cold ") + place);
         }
     for (Birth &birth : births)
         birth.place();

@@ -3,7 +3,6 @@
  * plan.cpp: see plan.h. The fields are those of crates/plan/src/model.rs.
  */
 #include "plan.h"
-#include <llvm/ADT/StringExtras.h>
 #include <llvm/IR/DebugInfoMetadata.h>
 #include <llvm/Support/JSON.h>
 #include <llvm/Support/MemoryBuffer.h>
@@ -57,20 +56,6 @@ Temperature temperature_of(const json::Object &site, const json::Array &memories
     return rank + 1 == static_cast<int>(memories.size()) ? Temperature::Cold : Temperature::Unknown;
 }
 
-std::vector<std::string> stack_of(const json::Object &site) {
-    std::vector<std::string> stack;
-    const json::Array *frames = site.getArray("stack");
-    for (size_t n = 0; frames && n < frames->size(); n++) {
-        const json::Object *frame = (*frames)[n].getAsObject();
-        int64_t line = frame->getInteger("line").value_or(0);
-        if (!line)
-            break;
-        stack.push_back(place(frame->getString("function").value_or(""),
-                              frame->getString("file").value_or(""), line));
-    }
-    return stack;
-}
-
 Error damaged(StringRef path) {
     return createStringError(path + " is not a plan; create one with `tiercel plan`");
 }
@@ -97,18 +82,22 @@ std::vector<std::string> places_of(const DebugLoc &at) {
     return places;
 }
 
-Temperature Plan::of(const std::vector<std::string> &places) const {
-    return places.empty() ? Temperature::Unknown : births.lookup(join(places, "\n"));
+Temperature Plan::of(const std::vector<std::string> &places, std::string &known) const {
+    for (const std::string &place : places)
+        if (auto found = births.find(place); found != births.end()) {
+            known = place;
+            return found->second;
+        }
+    return Temperature::Unknown;
 }
 
-void Plan::add(const std::vector<std::string> &stack, Temperature temperature) {
-    std::string key;
-    for (const std::string &place : stack) {
-        key += (key.empty() ? "" : "\n") + place;
-        auto [known, is_new] = births.try_emplace(key, temperature);
-        if (!is_new && known->second != temperature)
-            known->second = Temperature::Ambiguous;
-    }
+/* `function file:line`; a site without lines has another label. */
+void Plan::add(StringRef label, Temperature temperature) {
+    auto [function, where] = label.rsplit(' ');
+    auto [known, is_new] =
+        births.try_emplace(simple_name(function) + " " + where.str(), temperature);
+    if (!is_new && known->second != temperature)
+        known->second = Temperature::Ambiguous;
 }
 
 Expected<Plan> Plan::read(StringRef path) {
@@ -131,7 +120,8 @@ Expected<Plan> Plan::read(StringRef path) {
         for (const json::Value &phase : *phases)
             plan.phases.insert(phase.getAsObject()->getString("name").value_or(""));
     for (const json::Value &site : *sites)
-        plan.add(stack_of(*site.getAsObject()), temperature_of(*site.getAsObject(), *memories));
+        plan.add(site.getAsObject()->getString("label").value_or(""),
+                 temperature_of(*site.getAsObject(), *memories));
     return plan;
 }
 

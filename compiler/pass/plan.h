@@ -36,15 +36,16 @@ class Plan {
     static const Plan *of_process(llvm::Module &module);
 
     bool has_phase(llvm::StringRef name) const { return phases.contains(name); }
-    /* Of small objects that are born at these places (places_of). */
-    Temperature of(const std::vector<std::string> &places) const;
+    /* Of small objects that are born at these places (places_of); which of them the plan knows. */
+    Temperature of(const std::vector<std::string> &places, std::string &known) const;
 
   private:
     llvm::StringSet<> phases;
-    /* By the places of a stack down to any depth, the innermost first. */
+    /* By the place that labels a site: the innermost that is in no wrapper of malloc, in a function
+     * that was inlined or not. */
     llvm::StringMap<Temperature> births;
 
-    void add(const std::vector<std::string> &stack, Temperature temperature);
+    void add(llvm::StringRef label, Temperature temperature);
 };
 
 } // namespace tiercel

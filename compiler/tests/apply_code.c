@@ -21,15 +21,15 @@ NOINLINE void *born_plain(size_t bytes) {
 }
 
 static inline void *wrapped(size_t bytes) {
-    return malloc(bytes); // WRAPPER wrapped
+    return malloc(bytes);
 }
 
 NOINLINE void *born_wrapped_hot(size_t bytes) {
-    return wrapped(bytes); // WRAPPED_HOT born_wrapped_hot
+    return wrapped(bytes); // HOT born_wrapped_hot
 }
 
 NOINLINE void *born_wrapped_cold(size_t bytes) {
-    return wrapped(bytes); // WRAPPED_COLD born_wrapped_cold
+    return wrapped(bytes); // COLD born_wrapped_cold
 }
 
 NOINLINE long planned(const long *numbers, size_t count) {

@@ -33,27 +33,17 @@ digest() { # compiler, source, flags, further flags of what has the probe
 }
 
 # A plan whose sites and phases are the lines of the sources that end with a remark.
-site() { # temperature, frames: function, file, line
+site() { # temperature, function, file, line
     node=0
     [ "$1" = COLD ] && node=1
-    shift
-    stack=
-    while [ $# -ge 3 ]; do
-        stack="$stack${stack:+,}{\"function\":\"$1\",\"file\":\"/src/$2\",\"line\":$3}"
-        shift 3
-    done
-    printf '{"stack":[%s],"classes":[{"up_to_bytes":65536,"placements":[{"node":%s}]}]}\n' \
-        "$stack" $node
+    printf '{"label":"%s %s:%s","classes":[{"up_to_bytes":65536,' "$2" "$3" "$4"
+    printf '"placements":[{"node":%s}]}]}\n' $node
 }
 
 plan_of() { # files
-    wrapper=$(grep -n '// WRAPPER' "$tests/apply_code.c" | cut -d: -f1)
     grep -n '// [A-Z_]* [a-z_]*$' "$@" | sed 's/^.*\/\([^/:]*\):\([0-9]*\):.*\/\/ /\1 \2 /' |
         while read -r file line remark function; do
             case $remark in
-            WRAPPED_*)
-                site "${remark#WRAPPED_}" wrapped "$file" "$wrapper" "$function" "$file" "$line"
-                ;;
             HOT | COLD) site "$remark" "ns::$function(int)" "$file" "$line" ;;
             PHASE) echo "$function:$line" >>"$at/phases" ;;
             esac
