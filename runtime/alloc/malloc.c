@@ -109,8 +109,10 @@ TCL_EXPORT void free(void *p) {
         free_elsewhere(p);
 }
 
+#ifndef free /* a fuzzer gives it another name */
 extern __typeof(free) tcl_own_free
     __attribute__((alias("free"), visibility("hidden"), copy(free)));
+#endif
 
 TCL_EXPORT void cfree(void *p);
 TCL_EXPORT void cfree(void *p) {

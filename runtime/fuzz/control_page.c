@@ -36,6 +36,7 @@ static long made_syscall(long number, ...);
 #include "../track/unwind.c"
 #define syscall made_syscall
 #include "../track/phase.c"
+#include "../track/mark.c"
 #define current move_current
 #define execute execute_move
 #include "../vmem/self_moves.c"

@@ -88,6 +88,10 @@ unsigned tcl_small_arena(uint32_t site) {
     (void)site;
     return 0;
 }
+unsigned tcl_heat_arena(enum tcl_temperature heat) {
+    (void)heat;
+    return 0;
+}
 int tcl_arena_node(unsigned arena) {
     (void)arena;
     return TCL_NODE_NONE;

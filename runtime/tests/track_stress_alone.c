@@ -11,6 +11,7 @@
 #include "../track/birth.c"
 #include "../track/fd.c"
 #include "../track/image.c"
+#include "../track/mark.c"
 #include "../track/offer.c"
 #include "../track/phase.c"
 #include "../probe/cache.c"

@@ -122,7 +122,7 @@ static void await_moves(uint32_t entry, uint64_t hash) {
 }
 
 /* Makes a phase current: `name`, or without a name the one with this number. */
-static uint32_t enter(const char *name, uint32_t number) {
+static uint32_t make_current(const char *name, uint32_t number) {
     uint32_t entry = 0;
     uint64_t hash = 0;
     if (!tcl_lock(&tcl_process->phase_lock))
@@ -150,13 +150,13 @@ bool tcl_phases_are_own(void) {
 }
 
 uint32_t tcl_phase_enter(const char *name) {
-    uint32_t number = enter(name, 0);
+    uint32_t number = make_current(name, 0);
     return number == NO_PHASE ? 0 : number;
 }
 
 void tcl_phase_return(uint32_t number) {
     if (number != tcl_phase_now())
-        enter(NULL, number);
+        make_current(NULL, number);
 }
 
 TCL_EXPORT void tiercel_phase(const char *name) {
@@ -165,6 +165,6 @@ TCL_EXPORT void tiercel_phase(const char *name) {
     if (!name || !tcl_attached())
         return;
     atomic_store_explicit(&are_own, true, memory_order_relaxed);
-    enter(name, 0);
+    make_current(name, 0);
     errno = saved;
 }
