@@ -33,6 +33,7 @@ mod plan;
 mod plan_args;
 mod privilege;
 mod profile;
+mod profile_args;
 mod program;
 mod record;
 mod record_args;

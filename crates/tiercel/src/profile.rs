@@ -1,8 +1,8 @@
 //! `tiercel profile`: what can be done with profiles.
 //! In: [`ProfileArgs`]. Out: tables, JSON, CSV, profiles. Knows nothing of how they are made.
 
-use crate::args::{ProfileArgs, ProfileVerb};
 use crate::memprof::import_memprof;
+use crate::profile_args::{ProfileArgs, ProfileVerb};
 use crate::table::{Align, Table};
 use crate::terminal::{printable, say, say_json};
 use anyhow::{Context, Result};
