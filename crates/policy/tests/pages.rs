@@ -453,6 +453,24 @@ fn what_was_refused_is_neither_locked_nor_counted() {
 }
 
 #[test]
+fn what_cannot_be_moved_is_no_victim_for_a_while() {
+    let units = [unit(0, 2, 8, FROM_0), unit(1, 0, 0, FROM_0), unit(2, 0, 1, FROM_0)];
+    for mode in [Mode::Opm, Mode::Opmx, Mode::Benefit] {
+        let (mut tiering, reserve) = tiering(mode);
+        let mut model = Model::new(units.to_vec(), [0, 0, 9, 9]);
+        let rooms = model.rooms(reserve);
+        let mut victim = |tiering: &mut Tiering, window| {
+            let moves = model.tick(tiering, vec![units[0]], rooms.clone(), window).moves;
+            moves.iter().find(|one| one.to.0 >= 2).map(|one| one.addr)
+        };
+        assert_eq!(victim(&mut tiering, 1), Some(units[1].addr), "{mode:?}");
+        tiering.could_not_move(units[1].key(), 1);
+        assert_eq!(victim(&mut tiering, 2), Some(units[2].addr), "{mode:?}");
+        assert_eq!(victim(&mut tiering, 1 + LOCK_WINDOWS), Some(units[1].addr), "{mode:?}");
+    }
+}
+
+#[test]
 fn what_stays_says_why() {
     let (hot, cold) = (unit(0, 2, 8, FROM_0), unit(1, 0, 1, FROM_0));
     let why = |mode, units: &[Unit], free| -> Vec<Stay> {

@@ -69,6 +69,9 @@ const MOVE_NS_PER_BYTE: f64 = 0.7;
 /// pages cost less.
 const COST_NS: std::ops::RangeInclusive<f64> = 0.05..=100.0;
 
+/// Why an OS page will not move in the next moment either.
+const STAYS: [Failure; 2] = [Failure::Shared, Failure::Busy];
+
 /// What to tier, and how.
 pub struct Attachment {
     /// Which processes.
@@ -429,6 +432,9 @@ impl Attached {
             let asked = &outcome.asked;
             if outcome.moved_bytes > 0 {
                 self.tiering.moved((asked.pid, asked.addr), window);
+            }
+            if outcome.failed.iter().any(|(why, _)| STAYS.contains(why)) {
+                self.tiering.could_not_move((asked.pid, asked.addr), window);
             }
             let pages = index(asked.bytes / self.os_page_bytes);
             if outcome.resident_bytes == asked.bytes {

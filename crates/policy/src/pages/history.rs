@@ -80,6 +80,28 @@ impl History {
     }
 }
 
+/// Units that a mover found it cannot move: others map them, or something holds them. As victims
+/// they would keep each unit that they should make room for from moving.
+#[derive(Debug, Default)]
+pub(crate) struct Immovable {
+    until: BTreeMap<UnitKey, u64>,
+}
+
+impl Immovable {
+    /// It could not be moved in this window: it is no victim for as long as what moves back and
+    /// forth is locked.
+    pub(crate) fn note(&mut self, key: UnitKey, window: u64) {
+        self.until.retain(|_, until| *until > window);
+        if self.until.len() < REMEMBERED_MAX {
+            self.until.insert(key, window + LOCK_WINDOWS);
+        }
+    }
+
+    pub(crate) fn has(&self, key: UnitKey, window: u64) -> bool {
+        self.until.get(&key).is_some_and(|until| *until > window)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

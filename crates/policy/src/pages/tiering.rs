@@ -8,7 +8,7 @@ use tiercel_machine::NodeId;
 
 use super::benefit::Estimate;
 use super::config::Mode;
-use super::history::History;
+use super::history::{History, Immovable};
 use super::moves::{Moves, PageDecision};
 use super::places::Places;
 use super::rooms::Rooms;
@@ -21,6 +21,7 @@ pub struct Tiering {
     mode: Mode,
     places: Places,
     history: History,
+    immovable: Immovable,
     /// By node: units on it that wanted to move to another node of the best tier (`cpmx`).
     pub(crate) failed: BTreeMap<NodeId, VecDeque<(UnitKey, NodeId)>>,
     /// Counts demotions of units that several nodes access: they take turns.
@@ -58,8 +59,8 @@ pub(crate) struct Turn<'a> {
 impl Tiering {
     /// With a mode, on a machine.
     pub fn new(mode: Mode, places: Places) -> Tiering {
-        let (history, failed) = (History::default(), BTreeMap::new());
-        Tiering { mode, places, history, failed, turns: 0 }
+        let (history, immovable) = (History::default(), Immovable::default());
+        Tiering { mode, places, history, immovable, failed: BTreeMap::new(), turns: 0 }
     }
 
     /// The machine as it sees it.
@@ -80,7 +81,7 @@ impl Tiering {
             failed: &mut self.failed,
             turns: &mut self.turns,
             rooms,
-            victims: Victims::new(residents),
+            victims: Victims::new(residents, &self.immovable, window),
             moves: Moves::new(&self.places, estimate),
             window,
         };
@@ -109,6 +110,11 @@ impl Tiering {
     pub fn moved(&mut self, key: UnitKey, window: u64) {
         self.history.begin(window);
         self.history.note(key, window);
+    }
+
+    /// A unit could not be moved in this window, for a reason that will last.
+    pub fn could_not_move(&mut self, key: UnitKey, window: u64) {
+        self.immovable.note(key, window);
     }
 }
 

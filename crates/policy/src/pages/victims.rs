@@ -6,6 +6,8 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 use tiercel_ledger::regions::{GroupId, Regions, Unit, UnitKey};
 use tiercel_machine::NodeId;
 
+use super::history::Immovable;
+
 /// Units of a group on a node that a tick knows the cost of: 2 MiB of single OS pages. More than
 /// that leave in later ticks.
 const POOL: usize = 512;
@@ -38,12 +40,18 @@ pub(crate) struct Victims<'a> {
     pools: BTreeMap<(GroupId, NodeId), Vec<Unit>>,
     /// Units that move in this tick: none of them is a victim as well.
     moving: HashSet<UnitKey>,
+    immovable: &'a Immovable,
+    window: u64,
 }
 
 impl<'a> Victims<'a> {
-    pub(crate) fn new(residents: &'a mut dyn Residents) -> Victims<'a> {
-        let (queues, pools) = (BTreeMap::new(), BTreeMap::new());
-        Victims { residents, queues, pools, moving: HashSet::new() }
+    pub(crate) fn new(
+        residents: &'a mut dyn Residents,
+        immovable: &'a Immovable,
+        window: u64,
+    ) -> Victims<'a> {
+        let (queues, pools, moving) = (BTreeMap::new(), BTreeMap::new(), HashSet::new());
+        Victims { residents, queues, pools, moving, immovable, window }
     }
 
     /// The `nth` victim of a group on a node, from 0, the lowest level first. It stays in the
@@ -54,7 +62,7 @@ impl<'a> Victims<'a> {
         queue.retain(|unit| !moving.contains(&unit.key()));
         while queue.len() <= nth {
             let unit = self.residents.next_victim(group, node)?;
-            if !moving.contains(&unit.key()) {
+            if !moving.contains(&unit.key()) && !self.immovable.has(unit.key(), self.window) {
                 queue.push_back(unit);
             }
         }
@@ -77,8 +85,10 @@ impl<'a> Victims<'a> {
         cost: &dyn Fn(&Unit) -> f64,
     ) -> Option<Unit> {
         let (residents, moving) = (&mut *self.residents, &self.moving);
+        let (immovable, window) = (self.immovable, self.window);
         let pool = self.pools.entry((group, node)).or_insert_with(|| {
             let next = (0..POOL).map_while(|_| residents.next_victim(group, node));
+            let next = next.filter(|unit| !immovable.has(unit.key(), window));
             let mut pool: Vec<Unit> = next.filter(may_leave).collect();
             pool.sort_by(|a, b| cost(b).total_cmp(&cost(a)));
             pool
