@@ -7,6 +7,7 @@
 mod costs;
 mod grid;
 mod online;
+mod pages;
 mod planned;
 mod speeds;
 mod stored;
@@ -31,7 +32,7 @@ const PAGES: [&str; 2] = ["README.md", "docs/evaluation.md"];
 type Generator = fn(&Stored) -> Result<String>;
 
 /// Name and generator. The README's block has no name.
-const BLOCKS: [(&str, Generator); 28] = [
+const BLOCKS: [(&str, Generator); 31] = [
     ("", headline::table),
     ("set-up", costs::setup),
     ("online", online::headline),
@@ -58,6 +59,9 @@ const BLOCKS: [(&str, Generator); 28] = [
     ("validation", validated::groups),
     ("published", validated::published),
     ("sizes", online::sizes),
+    ("pages speeds", pages::speeds),
+    ("pages nodes", pages::nodes),
+    ("pages levels", pages::levels),
     ("truth", truth::summary),
     ("truth patterns", truth::patterns),
 ];

@@ -9,7 +9,8 @@ use serde::de::DeserializeOwned;
 use tiercel_lab::bench::{Manifest, RunResult, Store};
 
 /// The experiments, in the order in which documents list them.
-pub const EXPERIMENTS: [&str; 7] = ["mat", "scale", "h2m", "h2m-adapt", "pair", "margin", "movers"];
+pub const EXPERIMENTS: [&str; 8] =
+    ["mat", "scale", "h2m", "h2m-adapt", "pair", "margin", "movers", "autotiering"];
 
 /// All stored results.
 pub struct Stored {
