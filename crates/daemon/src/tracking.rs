@@ -175,7 +175,7 @@ impl Tracking {
     pub(crate) fn remove(&mut self, number: u32, now_ms: u64) -> Option<Client> {
         let mut client = self.clients.remove(number)?;
         if self.ledger.extents_of_process(client.pid) <= COUNTED_AT_EXIT_MAX {
-            count_live(&mut client, &self.ledger);
+            count_live(&mut client, &self.ledger, now_ms);
         }
         self.clients.keep_sites(&mut client, &self.ledger);
         if let Some(learning) = &mut self.learning {
@@ -272,8 +272,8 @@ impl Tracking {
         }
         // A dirtied line is no access of its own: the read or the write of it was sampled.
         let accesses = attributed.drain(..).filter(|one| one.sample.kind != AccessKind::Dirtied);
-        for Attributed { sample, hit } in accesses {
-            clients.sampled(hit.site, &sample);
+        for Attributed { sample, hit, doubt } in accesses {
+            clients.sampled(hit.site, &sample, doubt);
             if let Some(plan) = &mut plan {
                 plan.sampled(&sample, &hit, tiers);
             }

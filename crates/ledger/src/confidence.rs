@@ -16,11 +16,20 @@
 //! overdispersion between rounds is in it, and slow change of the program is not. Since
 //! e = X - p T is linear, sums of dX^2, dX dT and dT^2 suffice.
 //!
-//! A sampler may err the same way in every round (a window that is full hides what is hotter). What
-//! is known of that, as a standard deviation d of the logarithm of a rate, adds (p (1 - p) d)^2.
+//! A sampler may err the same way in every round (a window that is full hides what is hotter), and
+//! what was seen of an area that two sites had in turns may all be of one of them. What is known of
+//! that is a standard deviation d of the logarithm of each part's rate. Shares add up to 1, so that
+//! what is wrong with one part is wrong with the shares of all:
 //!
-//! The interval is Wilson's for a binomial share of as many samples as have this variance, so that
-//! a part with few or no accesses has one as well. Few rounds: Student's t.
+//! ```text
+//! variance of p of part i that no round makes smaller
+//!                         = p^2 ((1 - 2 p) d^2 + sum over parts j of (p_j d_j)^2)
+//! ```
+//!
+//! The interval is Wilson's for a binomial share of as many samples as have the variance between
+//! rounds, so that a part with few or no accesses has one as well. Few rounds: Student's t. What no
+//! round makes smaller is added to both of its sides as deviations are: what is seen of a part may
+//! all be of others, and then the interval begins at 0.
 
 use serde::{Deserialize, Serialize};
 
@@ -33,6 +42,10 @@ pub struct Evidence {
     pub dxx: f64,
     /// The same times those of all parts.
     pub dxt: f64,
+    /// By how many accesses the weight may be off whatever the number of rounds: a standard
+    /// deviation.
+    #[serde(default)]
+    pub doubt: f64,
     /// In the open round, and in the one before.
     #[serde(skip)]
     now: f64,
@@ -51,12 +64,18 @@ pub struct EvidenceOfAll {
     pub dtt: f64,
     /// Samples.
     pub samples: u64,
-    /// Standard deviation of the logarithm of a rate that no further round makes smaller.
-    pub systematic: f64,
     #[serde(skip)]
     now: f64,
     #[serde(skip)]
     before: f64,
+}
+
+/// A share and its variances: between rounds, and what no round makes smaller.
+#[derive(Clone, Copy, Default)]
+struct Share {
+    p: f64,
+    by_chance: f64,
+    lasting: f64,
 }
 
 /// An estimate with its 90% confidence interval.
@@ -121,12 +140,14 @@ const ROUNDS_ENOUGH: f64 = 8.0;
 const STUDENT: [f64; 8] = [6.31, 2.92, 2.35, 2.13, 2.02, 1.94, 1.89, 1.86];
 
 impl Evidence {
-    /// A sample hit the part. Whether this is its first in the open round, and it had none in the
+    /// A sample hit the part, and stands for so many accesses, more or less by `doubt`, in all
+    /// rounds the same way. Whether this is its first in the open round, and it had none in the
     /// round before: then the caller ends rounds of it from now on.
-    pub fn add(&mut self, weight: f64) -> bool {
+    pub fn add(&mut self, weight: f64, doubt: f64) -> bool {
         let is_first = self.now == 0.0 && self.before == 0.0;
         self.now += weight;
         self.weight += weight;
+        self.doubt += doubt;
         is_first && weight > 0.0
     }
 
@@ -151,6 +172,7 @@ impl Evidence {
         self.weight += other.weight;
         self.dxx += other.dxx;
         self.dxt += other.dxt;
+        self.doubt += other.doubt;
         self.now += other.now;
         self.before += other.before;
     }
@@ -166,17 +188,24 @@ impl Evidence {
         self
     }
 
-    /// The variance of the share of all, and the share.
-    fn share(&self, all: &EvidenceOfAll) -> (f64, f64) {
+    /// The share of all; `doubts` is the sum of the squares of all parts' doubts.
+    fn share(&self, all: &EvidenceOfAll, doubts: f64) -> Share {
         if all.weight <= 0.0 {
-            return (0.0, 0.0);
+            return Share::default();
         }
         let p = (self.weight / all.weight).min(1.0);
         let squares = self.dxx - 2.0 * p * self.dxt + p * p * all.dtt;
         let rounds = all.rounds();
         let few = if rounds > 1.5 { rounds / (rounds - 1.0) } else { 3.0 };
         let by_chance = (squares / 2.0).max(0.0) / (all.weight * all.weight) * few;
-        (p, by_chance + (p * (1.0 - p) * all.systematic).powi(2))
+        let (of_own, of_all) = (self.relative_doubt(), doubts / (all.weight * all.weight));
+        let lasting = p * p * ((1.0 - 2.0 * p) * of_own * of_own + of_all).max(0.0);
+        Share { p, by_chance, lasting }
+    }
+
+    /// The standard deviation of the logarithm of its rate that no further round makes smaller.
+    fn relative_doubt(&self) -> f64 {
+        if self.weight > 0.0 { self.doubt / self.weight } else { 0.0 }
     }
 }
 
@@ -216,8 +245,9 @@ impl EvidenceOfAll {
 /// Ranks parts, given with their bytes, by accesses per byte; and how sure that is.
 pub fn rank(parts: &[(Evidence, u64)], all: &EvidenceOfAll) -> (Vec<Ranked>, Ranking) {
     let ended = all.ended();
-    let shares: Vec<(f64, f64)> =
-        parts.iter().map(|(one, _)| one.ended(all).share(&ended)).collect();
+    let doubts = parts.iter().map(|(one, _)| one.doubt * one.doubt).sum();
+    let shares: Vec<Share> =
+        parts.iter().map(|(one, _)| one.ended(all).share(&ended, doubts)).collect();
     let n_of_all = independent(&shares, &ended);
     let rounds = ended.rounds();
     let estimates: Vec<Estimate> =
@@ -245,32 +275,35 @@ pub fn relative(one: &Evidence, all: &EvidenceOfAll) -> (f64, f64) {
         return (0.0, 1.0);
     }
     let by_chance = (evidence.dxx / 2.0).sqrt() / evidence.weight;
-    let deviation = by_chance.hypot(all.systematic);
+    let deviation = by_chance.hypot(evidence.relative_doubt());
     let half = student(ended.rounds()) * deviation;
     ((1.0 - half).max(0.0), 1.0 + half)
 }
 
 /// Independent samples that have, over all parts, the variances seen.
-fn independent(shares: &[(f64, f64)], all: &EvidenceOfAll) -> f64 {
-    let (binomial, seen) = shares.iter().fold((0.0, 0.0), |(binomial, seen), (p, variance)| {
-        (binomial + p * (1.0 - p), seen + variance)
-    });
+fn independent(shares: &[Share], all: &EvidenceOfAll) -> f64 {
+    let binomial: f64 = shares.iter().map(|share| share.p * (1.0 - share.p)).sum();
+    let seen: f64 = shares.iter().map(|share| share.by_chance).sum();
     let samples = all.samples as f64;
     let n = if seen * samples > binomial { binomial / seen } else { samples };
     // Few rounds may agree by chance; one does with itself.
     (n * ((all.rounds() - 1.0) / ROUNDS_ENOUGH).min(1.0)).max(1.0)
 }
 
-/// Wilson's interval.
-fn interval((p, variance): (f64, f64), n_of_all: f64, rounds: f64) -> Estimate {
+/// Wilson's interval, and on both sides what is not by chance.
+fn interval(share: Share, n_of_all: f64, rounds: f64) -> Estimate {
+    let Share { p, by_chance, lasting } = share;
     // Of a part with few accesses the variance is not known: that of all parts is taken.
-    let is_known = variance > 0.0 && p * n_of_all > 3.0 && (1.0 - p) * n_of_all > 3.0;
-    let n = if is_known { p * (1.0 - p) / variance } else { n_of_all };
+    let is_known = by_chance > 0.0 && p * n_of_all > 3.0 && (1.0 - p) * n_of_all > 3.0;
+    let n = if is_known { p * (1.0 - p) / by_chance } else { n_of_all };
     let n = n.max(1.0);
     let z2_n = student(rounds).powi(2) / n;
     let middle = (p + z2_n / 2.0) / (1.0 + z2_n);
     let half = (z2_n * (p * (1.0 - p) + z2_n / 4.0)).sqrt() / (1.0 + z2_n);
-    Estimate { of: p, low: (middle - half).clamp(0.0, p), high: (middle + half).clamp(p, 1.0) }
+    let lasting = DEVIATIONS * lasting.sqrt();
+    let low = p - lasting.hypot((p - middle + half).max(0.0));
+    let high = p + lasting.hypot((middle + half - p).max(0.0));
+    Estimate { of: p, low: low.clamp(0.0, p), high: high.clamp(p, 1.0) }
 }
 
 /// Student's t with one degree of freedom less than rounds.
@@ -352,7 +385,7 @@ mod tests {
             for ((one, _), weight) in evidence.iter_mut().zip(round) {
                 // Each weight is some samples.
                 (0..20).for_each(|_| {
-                    one.add(weight / 20.0);
+                    one.add(weight / 20.0, 0.0);
                     all.add(weight / 20.0);
                 });
             }
@@ -421,7 +454,7 @@ mod tests {
     fn few_samples_rank_nothing() {
         let mut all = EvidenceOfAll::default();
         let mut hot = Evidence::default();
-        assert!(hot.add(1000.0) && !hot.add(1000.0));
+        assert!(hot.add(1000.0, 0.0) && !hot.add(1000.0, 0.0));
         (0..18).for_each(|_| all.add(111.1));
         let (ranked, ranking) = rank(&[(hot, 4096), (Evidence::default(), 4096)], &all);
         assert!(!ranking.settled && !ranked[0].is_settled && ranking.samples == 18);
@@ -433,14 +466,28 @@ mod tests {
     #[test]
     fn what_a_sampler_gets_wrong_each_time_no_number_of_rounds_mends() {
         let rounds = vec![vec![30.0, 20.0]; 1000];
-        let (evidence, mut all) = seen(2, &rounds);
+        let (mut evidence, all) = seen(2, &rounds);
         let (ranked, _) = rank(&evidence, &all);
         assert!(ranked[0].is_settled && ranked[0].share.high < 0.62, "{ranked:?}");
-        all.systematic = 0.5;
+        evidence.iter_mut().for_each(|(one, _)| one.doubt = 0.5 * one.weight);
         let (ranked, _) = rank(&evidence, &all);
-        // 1.645 x 0.6 x 0.4 x 0.5 on either side: 3 to 2 may be 1 to 1.
+        // 1.645 x 0.6 x 0.4 x 0.5 x sqrt(2) on either side: 3 to 2 may be 1 to 1.
         assert!(!ranked[0].is_settled, "{ranked:?}");
-        assert!((ranked[0].share.low - 0.41).abs() < 0.02, "{ranked:?}");
+        assert!((ranked[0].share.low - 0.32).abs() < 0.02, "{ranked:?}");
+        evidence[1].0.doubt = evidence[1].0.weight;
+        assert_eq!(rank(&evidence, &all).0[1].share.low, 0.0, "it may all be the other's");
+    }
+
+    #[test]
+    fn doubt_of_one_part_is_doubt_of_the_shares_of_others() {
+        let (mut evidence, all) = seen(3, &vec![vec![40.0, 40.0, 20.0]; 1000]);
+        evidence[0].0.doubt = evidence[0].0.weight;
+        let (ranked, _) = rank(&evidence, &all);
+        let width = |at: usize| ranked[at].share.high - ranked[at].share.low;
+        // Deviations of 0.4 x 0.6 and 0.4 x 0.2.
+        assert!(width(0) > 0.5 && width(2) > 0.2, "{ranked:?}");
+        let (evidence, all) = seen(3, &vec![vec![40.0, 40.0, 20.0]; 1000]);
+        assert!(rank(&evidence, &all).0[2].share.high < 0.22);
     }
 
     #[test]

@@ -20,6 +20,10 @@ use crate::row::{FRESH, Stamp, VAGUE};
 /// and the sample counts as undecided.
 pub const SHARING_MAX: usize = 1024;
 
+/// Sites that are in doubt about one sample, at most: the parts of further ones are taken for
+/// certain. What is left to each of so many is little.
+const DOUBTED_MAX: usize = 16;
+
 /// What a sampled access hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hit {
@@ -37,6 +41,9 @@ pub struct Attributed {
     pub sample: Sample,
     /// What it hit.
     pub hit: Hit,
+    /// Accesses of the sample that may be of this site or of another one whose life had the address
+    /// in turns: a standard deviation.
+    pub doubt: f64,
 }
 
 /// Where a sample belongs.
@@ -111,7 +118,7 @@ impl Ledger {
             match self.find_life(slot, sample) {
                 Found::Live(number) => {
                     let hit = self.hit_live(slot, number, sample);
-                    out.push(Attributed { sample: *sample, hit });
+                    out.push(Attributed { sample: *sample, hit, doubt: 0.0 });
                 }
                 Found::Late => late.push(Late::new(slot, *sample)),
                 Found::Outside => self.count_outside(sample),
@@ -193,6 +200,7 @@ impl Ledger {
         let is_shared = shares.iter().any(|(part, _)| part.site != first.site);
         self.counts.samples_undecided += u64::from(is_access && (is_shared || late.is_incomplete));
         let all_ns: u128 = shares.iter().map(|(_, ns)| u128::from(*ns)).sum();
+        let mut doubts = if is_shared { doubts(&shares, late.sample.weight) } else { Vec::new() };
         let (mut so_far_ns, mut given) = (0, 0);
         for (part, ns) in &shares {
             so_far_ns += u128::from(*ns);
@@ -205,7 +213,10 @@ impl Ledger {
                 let from_ns = late.sample.from_ns.min(until_ns);
                 let sample = Sample { weight, from_ns, until_ns, ..late.sample };
                 let hit = self.give_part(late.slot, &sample, part);
-                out.push(Attributed { sample, hit });
+                // Once for all parts of a site.
+                let of_site = doubts.iter_mut().find(|(site, _)| *site == part.site);
+                let doubt = of_site.map_or(0.0, |(_, doubt)| std::mem::take(doubt));
+                out.push(Attributed { sample, hit, doubt });
             }
         }
     }
@@ -348,6 +359,26 @@ impl Part {
     fn is_near(&self, ns: u64) -> bool {
         self.born_ns < ns.saturating_add(SKEW_NS) && ns < self.died_ns.saturating_add(SKEW_NS)
     }
+}
+
+/// By how many accesses the parts of sites may be off that shared a sample by time: a standard
+/// deviation for each site. With the part f of the time the true share is taken to be distributed
+/// as Beta(f, 1 - f), mostly all or nothing, of which the variance is f (1 - f) / 2.
+fn doubts(shares: &[(Part, u64)], weight: u32) -> Vec<(u32, f64)> {
+    let mut by_site: Vec<(u32, f64)> = Vec::new();
+    for (part, ns) in shares {
+        match by_site.iter().position(|(site, _)| *site == part.site) {
+            Some(at) => by_site[at].1 += *ns as f64,
+            None if by_site.len() < DOUBTED_MAX => by_site.push((part.site, *ns as f64)),
+            None => (),
+        }
+    }
+    let all: f64 = shares.iter().map(|(_, ns)| *ns as f64).sum();
+    for (_, sum) in &mut by_site {
+        let part = *sum / all;
+        *sum = f64::from(weight) * (part * (1.0 - part) / 2.0).max(0.0).sqrt();
+    }
+    by_site
 }
 
 /// How long a life from `born_ns` to before `died_ns` overlaps a time, nanoseconds; an instant 1 or

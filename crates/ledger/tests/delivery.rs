@@ -120,7 +120,7 @@ fn deliver(
         }
     }
     let mut sums = Accesses::new();
-    for Attributed { sample, hit } in given {
+    for Attributed { sample, hit, .. } in given {
         *sums.entry(hit.site).or_default() += u64::from(sample.weight);
     }
     (sums, ledger)
@@ -332,7 +332,7 @@ proptest! {
         ledger.attribute(&mut given);
         samples.extend(late);
         let mut got = Accesses::new();
-        for Attributed { sample, hit } in given {
+        for Attributed { sample, hit, .. } in given {
             *got.entry(hit.site).or_default() += u64::from(sample.weight);
         }
         prop_assert_eq!(&got, &truth(&lives, &samples));

@@ -49,16 +49,9 @@ impl World {
         let sample = Sample {
             from_ns: at_ns,
             until_ns: at_ns,
-            pid: PID,
-            tid: 0,
-            addr,
-            kind,
-            latency_ns,
-            node: None,
             weight,
-            around: None,
-            cpu: None,
-            by: None,
+            latency_ns,
+            ..plain_sample(addr, kind)
         };
         self.ledger.sample(&sample);
     }
@@ -77,6 +70,24 @@ impl World {
             format!("{page}+{pages} {reads:.3}/{writes:.3} {cost:.1}")
         };
         self.ledger.extents_of(PID).map(line).collect::<Vec<_>>().join("\n")
+    }
+}
+
+/// One access at the beginning of time.
+fn plain_sample(addr: u64, kind: AccessKind) -> Sample {
+    Sample {
+        from_ns: 0,
+        until_ns: 0,
+        pid: PID,
+        tid: 0,
+        addr,
+        kind,
+        latency_ns: None,
+        node: None,
+        weight: 1,
+        around: None,
+        cpu: None,
+        by: None,
     }
 }
 
@@ -256,6 +267,33 @@ fn samples_are_accounted_for_to_the_last() {
     assert_eq!(counts.samples_attributed, 2);
     assert_eq!(counts.samples_outside, 2);
     assert_eq!(counts.samples_of_unknown_processes, 1);
+}
+
+#[test]
+fn what_two_sites_had_in_turns_is_in_doubt() {
+    let mut ledger = World::new(small()).ledger;
+    let (addr, bytes, arena, flags) = (16 * OS_PAGE, 4 * OS_PAGE, None, Flags(0));
+    let lives = [(3, 0, 5), (4, 5, 15), (3, 15, 20)];
+    for (carve, (site, born_ms, died_ms)) in (1..).zip(lives) {
+        let version = Version { carve, generation: 0 };
+        let time_ns = born_ms * 1_000_000;
+        ledger.apply(PID, &Record::Born { addr, bytes, site, version, arena, flags, time_ns });
+        let time_ns = died_ms * 1_000_000;
+        ledger.apply(PID, &Record::Died { addr, bytes, version, flags, time_ns });
+    }
+    for (from_ms, until_ms) in [(0, 20), (6, 7)] {
+        let (kind, weight) = (AccessKind::Write, 1000);
+        let (from_ns, until_ns) = (from_ms * 1_000_000, until_ms * 1_000_000);
+        ledger.observe(Sample { from_ns, until_ns, weight, ..plain_sample(addr, kind) });
+    }
+    ledger.settle(PID, 20_000_000);
+    let mut given = Vec::new();
+    ledger.attribute(&mut given);
+    given.sort_by_key(|one| (one.sample.weight, one.doubt as u64, one.hit.site));
+    let given: Vec<_> =
+        given.iter().map(|one| (one.hit.site, one.sample.weight, one.doubt.round())).collect();
+    // 1000 x sqrt(0.5 x 0.5 / 2), once for both lives of a site.
+    assert_eq!(given, [(3, 250, 0.0), (3, 250, 354.0), (4, 500, 354.0), (4, 1000, 0.0)]);
 }
 
 #[test]

@@ -101,6 +101,12 @@ impl Child {
         self.answer() == 0
     }
 
+    /// Maps its buffer anew, at the same address; whether that worked.
+    pub fn maps_anew(&mut self) -> bool {
+        self.commands.write_all(&encode(3, 0..1)).expect("the child listens");
+        self.answer() == 0
+    }
+
     /// CPU time it has used.
     pub fn cpu(&self) -> Duration {
         let clock = (!(self.pid as i32) << 3) | 2; // CPUCLOCK_SCHED of a process
@@ -212,7 +218,12 @@ fn serve(commands: i32, answers: i32, bytes: u64) -> ! {
                 libc::_exit(0);
             }
             let mut answer = 0;
-            if what == 3 {
+            if what == 3 && end == 1 {
+                let fixed = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+                let again = libc::mmap(base, bytes as usize, prot, fixed, -1, 0);
+                libc::madvise(base, bytes as usize, libc::MADV_NOHUGEPAGE);
+                answer = u64::from(again != base);
+            } else if what == 3 {
                 // Growing, as realloc does; EFAULT means that this is more than one mapping.
                 let grown = libc::mremap(base, bytes as usize, bytes as usize * 2, 0);
                 let split = *libc::__errno_location() == libc::EFAULT;

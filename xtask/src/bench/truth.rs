@@ -232,11 +232,31 @@ fn run(built: &Built, arguments: &[String]) -> Result<Said> {
     let sites = report["sites"].as_array().context("no sites in the report")?;
     for site in sites {
         let (name, used) = (label(site), &site["used"]);
-        say(&mut parts, name, None, number(&used["reads"]) + number(&used["writes"]));
+        let accesses = number(&used["reads"]) + number(&used["writes"]);
+        for (range, share) in within(&used["within"]) {
+            say(&mut parts, name, range, accesses * share);
+        }
     }
     let claims = claims(&parts, sites);
     let is_settled = report["summary"]["ranking"]["settled"].as_bool().context("no ranking")?;
     Ok(Said { parts, claims, is_settled })
+}
+
+/// Ranges of a site's largest object and their shares of its accesses; all of it where the report
+/// does not divide it.
+fn within(said: &Value) -> Vec<(Option<(f64, f64)>, f64)> {
+    let accesses: Vec<f64> =
+        said["accesses"].as_array().into_iter().flatten().map(number).collect();
+    let all: f64 = accesses.iter().sum();
+    if all <= 0.0 {
+        return vec![(None, 1.0)];
+    }
+    let part_bytes = number(&said["bytes"]) / accesses.len() as f64;
+    let part = |(nth, accesses): (usize, &f64)| {
+        let from = nth as f64 * part_bytes;
+        (Some((from, from + part_bytes)), accesses / all)
+    };
+    accesses.iter().enumerate().map(part).collect()
 }
 
 fn label(site: &Value) -> &str {
@@ -304,6 +324,9 @@ mod tests {
         let said: Vec<f64> = parts.iter().map(|part| part.said).collect();
         assert_eq!(said, [4.0 + 24.0, 4.0 + 8.0, 5.0 + 2.0]);
         assert!(truth("truth hot many 1").is_err());
+        let divided = serde_json::json!({"bytes": 8, "accesses": [0.0, 3.0, 1.0, 0.0]});
+        assert_eq!(within(&divided)[1..3], [(Some((2.0, 4.0)), 0.75), (Some((4.0, 6.0)), 0.25)]);
+        assert_eq!(within(&Value::Null), [(None, 1.0)]);
         let used = |accesses: f64, of: f64| {
             serde_json::json!({"name": "truth: hot truth.c:70", "used": {"reads": accesses,
                 "writes": 0, "peak_bytes": 33554432, "settled": true,

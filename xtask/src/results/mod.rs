@@ -32,7 +32,7 @@ const PAGES: [&str; 2] = ["README.md", "docs/evaluation.md"];
 type Generator = fn(&Stored) -> Result<String>;
 
 /// Name and generator. The README's block has no name.
-const BLOCKS: [(&str, Generator); 31] = [
+const BLOCKS: [(&str, Generator); 32] = [
     ("", headline::table),
     ("set-up", costs::setup),
     ("online", online::headline),
@@ -64,6 +64,7 @@ const BLOCKS: [(&str, Generator); 31] = [
     ("pages levels", pages::levels),
     ("truth", truth::summary),
     ("truth patterns", truth::patterns),
+    ("exact truth", truth::exact),
 ];
 
 /// Documents below the root: path and text.

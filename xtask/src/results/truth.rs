@@ -2,11 +2,15 @@
 //! truth`. Out: tables. Knows nothing of how the rows were measured.
 
 use anyhow::Result;
+use serde_json::Value;
 
 use super::{Grid, Stored};
 use tiercel_bench::BenchResult;
 
 const ROWS: &str = "truth/loaded.jsonl";
+const EXACT: &str = "truth/exact.jsonl";
+/// Sites with less of the misses are not compared: the limit.
+const MATTERS: f64 = 0.05;
 const HALVES: [&str; 4] =
     ["tuned on, record", "tuned on, run", "held out, record", "held out, run"];
 
@@ -30,6 +34,42 @@ pub fn summary(stored: &Stored) -> Result<String> {
     for figure in figures {
         let values = HALVES.map(|half| of(half, figure));
         grid.row([figure.to_owned()].into_iter().chain(values));
+    }
+    Ok(grid.text())
+}
+
+/// A line for each real program: how far sampling was from the truth, of sites that matter.
+pub fn exact(stored: &Stored) -> Result<String> {
+    let columns = [
+        "program",
+        "language",
+        "misses",
+        "samples",
+        "one of",
+        "sites of 5% or more",
+        "largest error, points",
+    ];
+    let mut grid = Grid::new(columns);
+    for row in stored.lines::<Value>(EXACT)? {
+        let truth = &row["truth"];
+        let number = |key: &str| truth[key].as_f64().unwrap_or(0.0);
+        let sites = truth["sites"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let share = |site: &Value, key: &str| site[key].as_f64().unwrap_or(0.0);
+        let matter: Vec<f64> = sites
+            .iter()
+            .filter(|site| share(site, "share") >= MATTERS)
+            .map(|site| 100.0 * (share(site, "sampled_share") - share(site, "share")).abs())
+            .collect();
+        let text = |key: &str| row[key].as_str().unwrap_or_default().to_owned();
+        grid.row([
+            text("program"),
+            text("language"),
+            format!("{:.1} M", number("misses") / 1e6),
+            format!("{:.0}", number("samples")),
+            format!("{:.0}", number("sample_period")),
+            matter.len().to_string(),
+            format!("{:.1}", matter.into_iter().fold(0.0, f64::max)),
+        ]);
     }
     Ok(grid.text())
 }

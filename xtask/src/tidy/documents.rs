@@ -11,7 +11,7 @@ use super::source::File;
 const UNNAMED: &[&str] = &[".cargo", ".ci", ".github"];
 /// The groups setup/packages.txt may use.
 const GROUPS: &[&str] =
-    &["build", "test", "bench", "demo", "conformance", "project", "soak", "rust"];
+    &["build", "test", "bench", "demo", "conformance", "project", "soak", "exact", "rust"];
 
 pub fn check(files: &[File]) -> Vec<Problem> {
     let mut problems = architecture(files);

@@ -21,6 +21,9 @@ pub(super) const FRAME_BYTES: usize = size_of::<SiteFrame>();
 /// What a module takes, bytes: a path (224) and a build-id (20) with their headers.
 const MODULE_BYTES: usize = 320;
 
+/// What a scan counts for at least: the first one follows none. A millisecond, the clock's unit.
+const SCAN_S_MIN: f64 = 1e-3;
+
 /// Hash of the row for objects without a site.
 pub(super) const UNKNOWN_SITE: u64 = 0;
 
@@ -42,6 +45,8 @@ pub struct ClientUses {
     /// Sites that samples hit in the open round, or in the one before.
     sampled: Vec<u32>,
     pub(crate) origins: Origins,
+    /// When what lives was counted last, milliseconds.
+    scanned_ms: Option<u64>,
 }
 
 /// A site as its session describes it.
@@ -64,6 +69,7 @@ impl ClientUses {
             modules: HashMap::new(),
             sampled: Vec::new(),
             origins: Origins::default(),
+            scanned_ms: None,
         }
     }
 
@@ -91,15 +97,15 @@ impl ClientUses {
         used.blocks |= is_block;
     }
 
-    /// Counts a sample that hit an object of `site`.
-    pub fn sampled(&mut self, site: u32, sample: &Sample) {
+    /// Counts a sample that hit an object of `site`; `doubt` is by how many accesses it may be off.
+    pub fn sampled(&mut self, site: u32, sample: &Sample, doubt: f64) {
         let used = self.use_of(site);
         used.samples += 1;
         match sample.kind {
             AccessKind::Write => used.writes += u64::from(sample.weight),
             _ => used.reads += u64::from(sample.weight),
         }
-        if used.evidence.add(f64::from(sample.weight)) {
+        if used.evidence.add(f64::from(sample.weight), doubt) {
             self.sampled.push(site);
         }
     }
@@ -256,7 +262,9 @@ impl ClientUses {
     }
 
     /// Sets what lives, by site, as a scan counted it.
-    pub(crate) fn set_live(&mut self, live: impl Iterator<Item = (u32, LiveUse)>) {
+    pub(crate) fn set_live(&mut self, live: impl Iterator<Item = (u32, LiveUse)>, now_ms: u64) {
+        let before_ms = self.scanned_ms.replace(now_ms);
+        let seconds = now_ms.saturating_sub(before_ms.unwrap_or(now_ms)) as f64 / 1e3;
         for used in self.uses.values_mut() {
             used.live_bytes = 0;
             used.heat = 0.0;
@@ -266,6 +274,7 @@ impl ClientUses {
             let used = self.use_of(site);
             used.live_bytes += live.bytes;
             used.heat += live.heat;
+            used.within.add(&live.largest, seconds.max(SCAN_S_MIN));
             for (node, bytes) in live.nodes {
                 *used.nodes.entry(node).or_default() += bytes;
             }

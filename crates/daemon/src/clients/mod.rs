@@ -22,3 +22,4 @@ pub(crate) mod sites;
 pub(crate) mod statics;
 pub(crate) mod table;
 pub(crate) mod turns;
+pub(crate) mod within;

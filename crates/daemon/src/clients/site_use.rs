@@ -1,15 +1,16 @@
 //! What the objects of one site did.
 //! In: births, samples, scans. Out: [`Use`]. Knows nothing of clients and stacks.
 
+use super::within::Within;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use tiercel_ledger::confidence::{Estimate, Evidence};
 use tiercel_machine::NodeId;
 use tiercel_wire::layout::OS_PAGE_BYTES;
 
-/// What a site takes that was used, bytes: a [`Use`] (400), its two maps of nodes (88 each) and its
-/// place in a table.
-pub(crate) const USE_BYTES: usize = 640;
+/// What a site takes that was used, bytes: a [`Use`] (440), its two maps of nodes (88 each), the
+/// parts of its largest object (256) and its place in a table.
+pub(crate) const USE_BYTES: usize = 936;
 
 /// What of a site's objects deserves the best tier, within its budget.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,6 +69,9 @@ pub struct Use {
     pub last_fits: Fits,
     /// Some of its objects are blocks of small allocations.
     pub blocks: bool,
+    /// Where within its largest object accesses fall, summed over scans.
+    #[serde(default)]
+    pub within: Within,
     /// Share of the accesses to objects, of all sites.
     #[serde(default)]
     pub share: Estimate,
@@ -103,6 +107,7 @@ impl Use {
         self.blocks |= other.blocks;
         self.peak_is_bound |= other.peak_is_bound;
         self.evidence.absorb(&other.evidence);
+        self.within.absorb(&other.within);
         self.fits.absorb(&other.fits);
         self.last_fits.absorb(&other.last_fits);
         for (into, from) in

@@ -41,6 +41,8 @@ pub(crate) struct Clients {
     records: Vec<Record>,
     /// What samples said of all sites, those of departed clients included.
     evidence: EvidenceOfAll,
+    /// How far rates that the sampler states may be off whatever the number of samples.
+    systematic: f64,
 }
 
 /// Who learns of records.
@@ -77,6 +79,7 @@ impl Clients {
             shared: SharedMappings::default(),
             records: Vec::new(),
             evidence: EvidenceOfAll::default(),
+            systematic: 0.0,
         }
     }
 
@@ -215,18 +218,19 @@ impl Clients {
         self.departed.keep(&client.present(ledger));
     }
 
-    /// A sample hit an object of a site of a process.
-    pub(crate) fn sampled(&mut self, site: u32, sample: &Sample) {
+    /// A sample hit an object of a site of a process; so many of its accesses may be another's.
+    pub(crate) fn sampled(&mut self, site: u32, sample: &Sample, doubt: f64) {
         let number = self.numbers.get(&sample.pid);
         if let Some(client) = number.and_then(|number| self.by_number.get_mut(number)) {
-            client.uses.sampled(site, sample);
+            let doubt = doubt + self.systematic * f64::from(sample.weight);
+            client.uses.sampled(site, sample, doubt);
             self.evidence.add(f64::from(sample.weight));
         }
     }
 
     /// How far the rates that the sampler states may be off whatever the number of samples.
     pub(crate) fn set_systematic(&mut self, systematic: f64) {
-        self.evidence.systematic = systematic;
+        self.systematic = systematic;
     }
 
     /// The sampler brings more samples: those so far are a round, if there are any.

@@ -120,6 +120,7 @@ impl Pass for Counting {
         let live = self.live.entry(extent.site).or_default();
         live.bytes += bytes;
         live.heat += f64::from(extent.accesses_per_s());
+        live.largest.see(extent);
         for (node, on_node) in extent.residency.iter() {
             *live.nodes.entry(node).or_default() += on_node;
         }
@@ -129,7 +130,7 @@ impl Pass for Counting {
     }
 
     fn seen(&mut self, client: &mut Client) {
-        client.uses.set_live(self.live.drain());
+        client.uses.set_live(self.live.drain(), self.now_ms);
         let lives = self.scan.as_mut().map(|scan| (client.pid, scan.take()));
         self.lives.extend(lives);
     }
@@ -143,8 +144,8 @@ impl Pass for Counting {
 }
 
 /// Counts what lives of one client, by site.
-pub(crate) fn count_live(client: &mut Client, ledger: &Ledger) {
-    let mut counting = ResidencyScan::default().counting(0, false);
+pub(crate) fn count_live(client: &mut Client, ledger: &Ledger, now_ms: u64) {
+    let mut counting = ResidencyScan::default().counting(now_ms, false);
     ledger.extents_of(client.pid).for_each(|extent| counting.see(&extent));
     counting.seen(client);
 }

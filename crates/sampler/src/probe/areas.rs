@@ -29,7 +29,7 @@ use std::ops::Range;
 use std::time::Duration;
 use tiercel_machine::number::saturating_u64;
 
-use super::rate::{self, Seen};
+use super::rate::{self, Seen, Shown};
 use super::windows::Window;
 
 /// Share of the spots that goes evenly over all bytes. Chosen: with a quarter, cold memory has a
@@ -48,6 +48,8 @@ const SEEN_MAX: f64 = 16.0;
 const LONGER: f64 = 1.2;
 /// The longest window that ever counts, and the shortest: one look takes some microseconds.
 const LONGEST: [f64; 2] = [100.0, 2e-6];
+/// Windows of a spot: those of `rate`.
+const WINDOWS_MAX: usize = 5;
 /// Spots for which what is known of all memory counts in an area.
 const PRIOR: f64 = 2.0;
 
@@ -68,6 +70,8 @@ pub struct Area {
     pub range: Range<u64>,
     /// Index of its window.
     pub window: usize,
+    /// Spots can be seen in it.
+    is_open: bool,
     rates: Rates,
     /// OS pages times seconds for which spots stood that showed nothing.
     unseen: f64,
@@ -82,6 +86,8 @@ pub struct Areas {
     areas: Vec<Area>,
     bytes: u64,
     all: Rates,
+    /// How much of their time the windows of spots show, the longest first.
+    shown: [Shown; WINDOWS_MAX],
 }
 
 /// A spot that is to be looked at.
@@ -117,6 +123,13 @@ impl Rates {
         (self.seen >= 2.0).then_some(self.mean)
     }
 
+    /// A standard deviation above what is expected.
+    fn most(&self) -> Option<f64> {
+        let variance =
+            (self.square - self.mean * self.mean).max(0.0) / self.seen.clamp(1.0, SEEN_MAX);
+        self.expected().map(|mean| mean + variance.sqrt())
+    }
+
     /// Root of the mean square, drawn towards that of all.
     fn root(&self, all: &Rates) -> f64 {
         self.drawn(self.square, all.square).sqrt()
@@ -125,6 +138,12 @@ impl Rates {
     fn drawn(&self, own: f64, all: f64) -> f64 {
         let seen = self.seen.min(SEEN_MAX);
         (PRIOR * all + seen * own) / (PRIOR + seen)
+    }
+}
+
+impl Area {
+    fn bytes(&self) -> u64 {
+        self.range.end - self.range.start
     }
 }
 
@@ -143,13 +162,18 @@ impl Areas {
                 let end = range.end.min(start.saturating_add(piece));
                 let known = old.partition_point(|area| area.range.end <= start);
                 let known = old.get(known).filter(|area| area.range.start <= start);
-                let (rates, unseen) =
-                    known.map(|area| (area.rates, area.unseen)).unwrap_or_default();
-                let range = start..end;
-                self.areas.push(Area { range, window, rates, unseen, density: 0.0, to: 0.0 });
+                let known = known.map(|area| (area.rates, area.unseen));
+                let (rates, unseen) = known.unwrap_or_default();
+                let (range, is_open, density, to) = (start..end, true, 0.0, 0.0);
+                self.areas.push(Area { range, window, is_open, rates, unseen, density, to });
                 start = end;
             }
         }
+    }
+
+    /// States in which windows spots can be seen. In others there will be none.
+    pub fn open(&mut self, is_open: impl Fn(usize) -> bool) {
+        self.areas.iter_mut().for_each(|area| area.is_open = is_open(area.window));
     }
 
     /// One of them.
@@ -163,16 +187,46 @@ impl Areas {
         Duration::from_secs_f64(own)
     }
 
-    /// A spot in an area had these windows.
-    pub fn looked(&mut self, area: usize, windows: &[Seen]) {
+    /// How many accesses a spot in an area stands for that had these windows, the longest first,
+    /// and which of them showed it. `longest` is what [`Areas::longest`] was when the spot was
+    /// armed, `page_seconds` the OS pages times seconds that it stands for.
+    /// `None`: it showed nothing.
+    pub fn judge(
+        &mut self,
+        (area, longest): (usize, Duration),
+        windows: &[Seen],
+        page_seconds: f64,
+    ) -> Option<(f64, usize)> {
+        let windows = self.corrected(windows);
         if let Some(area) = self.areas.get_mut(area) {
-            area.rates.sharpen(rate::sharp(windows));
+            area.rates.sharpen(rate::sharp(&windows));
         }
+        let Some((rate, seen_in)) = rate::hazard(&windows, longest) else {
+            self.missed(area, page_seconds);
+            return None;
+        };
+        Some((rate * (page_seconds + self.saw(area, rate)), seen_in))
+    }
+
+    /// Windows that began together, the longest first, as long as the program ran in them.
+    fn corrected(&mut self, windows: &[Seen]) -> Vec<Seen> {
+        let mut longer: Option<Seen> = None;
+        let shown = self.shown.iter_mut();
+        let correct = |(window, shown): (&Seen, &mut Shown)| {
+            if window.elapsed.is_zero() {
+                return *window;
+            }
+            if let Some(longer) = &longer {
+                shown.compare(window, longer);
+            }
+            *longer.insert(shown.corrected(window))
+        };
+        windows.iter().zip(shown).map(correct).collect()
     }
 
     /// A spot in an area showed a rate. What it stands for besides: that of spots there that showed
     /// nothing.
-    pub fn saw(&mut self, area: usize, rate: f64) -> f64 {
+    fn saw(&mut self, area: usize, rate: f64) -> f64 {
         let Some(area) = self.areas.get_mut(area) else { return 0.0 };
         area.rates.add(rate);
         self.all.add(rate);
@@ -180,7 +234,7 @@ impl Areas {
     }
 
     /// A spot showed nothing: the next one there stands for this as well, OS pages times seconds.
-    pub fn missed(&mut self, area: usize, unseen: f64) {
+    fn missed(&mut self, area: usize, unseen: f64) {
         if let Some(area) = self.areas.get_mut(area) {
             area.unseen += unseen;
         }
@@ -199,13 +253,16 @@ impl Areas {
         None
     }
 
-    /// Mean rate that spots showed within a range, by bytes; of areas without one that of all.
+    /// The most that spots say of the rate within a range, by bytes: a standard deviation above
+    /// their mean; of areas without spots that of all, and where none can be seen none. What
+    /// exceeds it was read: an estimate that is too low by chance is not taken for reads.
     pub fn rate_within(&self, range: &Range<u64>) -> f64 {
         let first = self.areas.partition_point(|area| area.range.end <= range.start);
         let (mut sum, mut bytes) = (0.0, 0.0);
         for area in self.areas[first..].iter().take_while(|area| area.range.start < range.end) {
             let overlap = area.range.end.min(range.end) - area.range.start.max(range.start);
-            sum += overlap as f64 * area.rates.expected().unwrap_or(self.all.mean);
+            let rate = area.rates.most().unwrap_or(self.all.mean);
+            sum += if area.is_open { overlap as f64 * rate } else { 0.0 };
             bytes += overlap as f64;
         }
         if bytes > 0.0 { sum / bytes } else { 0.0 }
@@ -213,8 +270,9 @@ impl Areas {
 
     /// `count` places, ascending; if they are enough for all memory, one in each `spot_bytes`.
     pub fn places(&mut self, count: usize, spot_bytes: u64, random: &mut Rng) -> Vec<Place> {
-        let is_all = (count as u64).saturating_mul(spot_bytes) >= self.bytes;
-        let count = if is_all { self.bytes.div_ceil(spot_bytes) } else { count as u64 };
+        let open = self.areas.iter().filter(|area| area.is_open).map(Area::bytes).sum::<u64>();
+        let is_all = (count as u64).saturating_mul(spot_bytes) >= open;
+        let count = if is_all { open.div_ceil(spot_bytes) } else { count as u64 };
         let sum = self.weigh(is_all);
         if sum <= 0.0 || count == 0 {
             return Vec::new();
@@ -228,6 +286,9 @@ impl Areas {
                 area += 1;
             }
             let Area { range, density, to, .. } = &self.areas[area];
+            if *density <= 0.0 {
+                continue; // Rounding led beyond the last area.
+            }
             let back = saturating_u64((to - position).max(0.0) / density);
             let at = range.end.saturating_sub(back).clamp(range.start, range.end - 1);
             out.push(Place { area, at, stands_for: stride / density });
@@ -237,15 +298,18 @@ impl Areas {
 
     /// Sets the densities; their integral.
     fn weigh(&mut self, is_even: bool) -> f64 {
-        let root = |area: &Area| area.rates.root(&self.all);
-        let bytes = |area: &Area| (area.range.end - area.range.start) as f64;
-        let mean = self.areas.iter().map(|area| root(area) * bytes(area)).sum::<f64>()
-            / (self.bytes.max(1) as f64);
         let (all, mut to) = (self.all, 0.0);
+        let (mut roots, mut bytes) = (0.0, 0.0);
+        for area in self.areas.iter().filter(|area| area.is_open) {
+            roots += area.rates.root(&all) * area.bytes() as f64;
+            bytes += area.bytes() as f64;
+        }
+        let mean = if bytes > 0.0 { roots / bytes } else { 0.0 };
         for area in &mut self.areas {
             let part = if mean > 0.0 { area.rates.root(&all) / mean } else { 1.0 };
-            area.density = if is_even { 1.0 } else { EVENLY + (1.0 - EVENLY) * part };
-            to += area.density * (area.range.end - area.range.start) as f64;
+            let density = if is_even { 1.0 } else { EVENLY + (1.0 - EVENLY) * part };
+            area.density = if area.is_open { density } else { 0.0 };
+            to += area.density * area.bytes() as f64;
             area.to = to;
         }
         to
@@ -307,9 +371,12 @@ mod tests {
                     let longest = areas.longest(place.area);
                     let rate = rate::hazard(&seen, longest).map_or(0.0, |found| found.0);
                     sums[array] += rate * place.stands_for;
-                    areas.looked(place.area, &seen);
-                    // Even densities: no rate is kept.
-                    areas.saw(place.area, if is_even { 1.0 } else { rate });
+                    areas.judge((place.area, longest), &seen, 1.0);
+                    if is_even {
+                        // No rate is kept.
+                        areas.areas[place.area].rates.square = 1.0;
+                        areas.all.square = 1.0;
+                    }
                 }
             }
             let all: f64 = sums.iter().sum();
@@ -392,6 +459,30 @@ mod tests {
         for area in &areas.areas {
             assert_eq!((area.range.start % OS_PAGE, area.range.end % OS_PAGE), (0, 0));
         }
+    }
+
+    #[test]
+    fn what_cannot_be_seen_gets_no_spots_and_hides_nothing() {
+        let mut areas = Areas::default();
+        let window = |from: u64| Window {
+            span: from * MIB..(from + 4) * MIB,
+            ranges: vec![from * MIB..(from + 4) * MIB],
+        };
+        areas.watch([window(0), window(8), window(16)].iter());
+        areas.open(|window| window == 1);
+        let mut random = Rng::with_seed(2);
+        for count in [10, 1 << 20] {
+            let places = areas.places(count, SPOT, &mut random);
+            assert_eq!(places.len() as u64, (count as u64).min(4 * MIB / SPOT));
+            assert!(places.iter().all(|place| (8 * MIB..12 * MIB).contains(&place.at)));
+        }
+        areas.saw(20, 7.0);
+        areas.saw(20, 7.0);
+        assert_eq!(areas.rate_within(&(0..4 * MIB)), 0.0, "reads there are not written ones");
+        let area = areas.get(20).range.clone();
+        assert_eq!(areas.rate_within(&area), 7.0);
+        areas.open(|_| false);
+        assert!(areas.places(10, SPOT, &mut random).is_empty());
     }
 
     #[test]

@@ -33,6 +33,8 @@ use crate::{
 use crate::{clock, descriptor};
 
 mod areas;
+#[cfg(test)]
+mod model;
 mod process;
 mod rate;
 mod smaps;

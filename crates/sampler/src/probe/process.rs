@@ -12,7 +12,7 @@ use tiercel_machine::number::saturating_u64;
 
 use tiercel_wire::AccessKind;
 
-use super::rate::{self, Seen};
+use super::rate::{self, Seen, Shown};
 use super::smaps::{self, Mapping};
 use super::windows;
 use super::writes::Writes;
@@ -54,6 +54,8 @@ pub struct Process {
     cleared: Option<Cleared>,
     /// How often the referenced bits were cleared.
     cycles: u64,
+    /// How much of its time the early read shows.
+    shown: Shown,
     /// Which reads follow.
     looks: Looks,
     may_burst: bool,
@@ -67,22 +69,32 @@ pub struct Process {
     pub touches_due_ms: u64,
 }
 
-/// A cycle of referenced bits: cleared, read a moment later, and read again at the next step.
+/// A cycle of referenced bits: cleared, read at once or a moment later, and read again at the next
+/// step.
 struct Cleared {
     /// CPU time of the program at that time.
     at: Duration,
-    /// CLOCK_MONOTONIC before.
+    /// CLOCK_MONOTONIC before and after: the kernel walks upwards through the addresses meanwhile.
     began_ns: u64,
+    ended_ns: u64,
     /// What the early read saw.
     early: Option<Look>,
 }
 
-#[derive(Clone)]
 struct Look {
-    elapsed: Duration,
     /// CLOCK_MONOTONIC afterwards.
     at_ns: u64,
-    mappings: Vec<Mapping>,
+    /// Mappings, and the program's CPU time since each was cleared.
+    mappings: Vec<(Mapping, Duration)>,
+}
+
+impl Look {
+    /// Share of the watched memory that was used.
+    fn used(&self) -> f64 {
+        let sum = |of: fn(&Mapping) -> u64| self.mappings.iter().map(|one| of(&one.0)).sum::<u64>();
+        let resident = sum(|mapping| mapping.resident_bytes).max(1);
+        sum(|mapping| mapping.referenced_bytes) as f64 / resident as f64
+    }
 }
 
 /// If the early read distinguishes all watched memory, the late one is skipped, and vice versa:
@@ -113,6 +125,7 @@ impl Process {
             has_huge: may_be_huge(),
             cleared: None,
             cycles: 0,
+            shown: Shown::default(),
             looks: Looks::Both,
             may_burst: false,
             burst_ms: None,
@@ -198,17 +211,19 @@ impl Process {
             self.reported *= REPORTED_KEPT;
             self.writes.reported *= REPORTED_KEPT;
             let used = self.cpu().saturating_sub(cleared.at);
-            let late = if self.looks == Looks::Early { None } else { self.look(cleared.at) };
+            let late = if self.looks == Looks::Early { None } else { self.look(&cleared, None) };
             self.report(&cleared, late.as_ref(), used, pass);
         }
         let (before, began_ns) = (self.cpu(), clock::monotonic_ns());
         if self.clear_refs.write_all(b"1").is_ok() {
+            let ended_ns = clock::monotonic_ns();
             self.writes.flush(&self.pagemap, random);
             // Both walks go upwards through the addresses: the time runs from the middle of one to
             // the middle of the other.
             let at = (before + self.cpu()) / 2;
-            self.cleared = Some(Cleared { at, began_ns, early: None });
+            self.cleared = Some(Cleared { at, began_ns, ended_ns, early: None });
             self.cycles += 1;
+            self.look_at_once();
         }
     }
 
@@ -220,8 +235,8 @@ impl Process {
 
     /// Whether [`Process::look_soon`] has anything to read.
     pub fn looks_soon(&self) -> bool {
-        let looks_early = self.looks != Looks::Late && self.cleared.is_some();
-        self.writes.is_armed() || looks_early
+        let is_unread = |cleared: &Cleared| self.looks != Looks::Late && cleared.early.is_none();
+        self.writes.is_armed() || self.cleared.as_ref().is_some_and(is_unread)
     }
 
     /// Reads the armed spots while no step is due.
@@ -232,25 +247,52 @@ impl Process {
     /// The early read, a moment after the steps.
     pub fn look_soon(&mut self) {
         self.writes.look_soon((self.pid, &self.pagemap));
-        let Some(at) = self.cleared.as_ref().filter(|c| c.early.is_none()).map(|c| c.at) else {
-            return;
-        };
-        if self.looks != Looks::Late {
-            let early = self.look(at);
-            self.cleared.iter_mut().for_each(|cleared| cleared.early = early.clone());
+        self.look_early(|_| true);
+    }
+
+    /// Reads the referenced bits right after they were cleared: the window is as long as the walks
+    /// take. If the program hardly ran meanwhile, as on a machine with one CPU or on a busy one,
+    /// the read a moment later is the early one instead.
+    fn look_at_once(&mut self) {
+        if self.writes.pace().is_some() {
+            self.look_early(|look| look.used() > LITTLE);
         }
     }
 
-    /// Reads the referenced bits since they were cleared.
-    fn look(&mut self, cleared_at: Duration) -> Option<Look> {
+    fn look_early(&mut self, is_enough: impl Fn(&Look) -> bool) {
+        let pace = self.writes.pace();
+        let Some(mut cleared) = self.cleared.take() else { return };
+        if self.looks != Looks::Late && cleared.early.is_none() {
+            cleared.early = self.look(&cleared, pace).filter(is_enough);
+        }
+        self.cleared = Some(cleared);
+    }
+
+    /// Reads the referenced bits since they were cleared. With the program's `pace`, windows have
+    /// the length that the clock says times that, each of its own: CPU time is known by ticks.
+    fn look(&mut self, cleared: &Cleared, pace: Option<f64>) -> Option<Look> {
         self.smaps.rewind().ok()?;
         let before = self.cpu();
-        let mut mappings = smaps::read(BufReader::with_capacity(SMAPS_CHUNK, &self.smaps));
-        let at = (before + self.cpu()) / 2;
-        mappings.retain(|mapping| windows::touches(&self.ranges, &mapping.range));
-        self.has_huge = mappings.iter().any(|mapping| mapping.huge_bytes > 0);
-        let (elapsed, at_ns) = (at.saturating_sub(cleared_at), clock::monotonic_ns());
-        Some(Look { elapsed, at_ns, mappings })
+        let text = BufReader::with_capacity(SMAPS_CHUNK, &self.smaps);
+        let mappings = smaps::read(text, clock::monotonic_ns);
+        let elapsed = ((before + self.cpu()) / 2).saturating_sub(cleared.at);
+        let at_ns = clock::monotonic_ns();
+        let resident = |mapping: &Mapping| mapping.resident_bytes as f64;
+        let (all, mut below) = (mappings.iter().map(resident).sum::<f64>().max(1.0), 0.0);
+        let walk_ns = cleared.ended_ns.saturating_sub(cleared.began_ns) as f64;
+        let mut watched = Vec::new();
+        for mapping in mappings {
+            let part = (below + resident(&mapping) / 2.0) / all;
+            below += resident(&mapping);
+            let cleared_ns = cleared.began_ns + saturating_u64(walk_ns * part);
+            let wall = Duration::from_nanos(mapping.read_ns.saturating_sub(cleared_ns));
+            let length = pace.map_or(elapsed, |pace| wall.mul_f64(pace));
+            if windows::touches(&self.ranges, &mapping.range) {
+                watched.push((mapping, length));
+            }
+        }
+        self.has_huge = watched.iter().any(|(mapping, _)| mapping.huge_bytes > 0);
+        Some(Look { at_ns, mappings: watched })
     }
 
     fn cpu(&self) -> Duration {
@@ -271,18 +313,18 @@ impl Process {
         // Of each range, and when the last look was that saw them.
         let mut accesses_by_range = vec![(0u64, 0u64); self.ranges.len()];
         let mut state = State::default();
-        for mapping in &latest.mappings {
+        for (mapping, elapsed) in &latest.mappings {
             // For mappings that changed between the reads only the later read counts.
             let before = early.filter(|_| late.is_some()).and_then(|look| {
-                let at =
-                    look.mappings.binary_search_by_key(&mapping.range.start, |m| m.range.start);
-                at.ok().map(|at| (&look.mappings[at], look.elapsed))
+                let start = |one: &(Mapping, Duration)| one.0.range.start;
+                let at = look.mappings.binary_search_by_key(&mapping.range.start, start);
+                at.ok().map(|at| &look.mappings[at])
             });
             let before = before.filter(|(early, _)| early.range == mapping.range);
-            let seen = [
-                seen(mapping, latest.elapsed),
-                before.map_or(Seen::default(), |(early, elapsed)| seen(early, elapsed)),
-            ];
+            let last = seen(mapping, *elapsed);
+            let first = before.map_or(Seen::default(), |(first, elapsed)| seen(first, *elapsed));
+            self.shown.compare(&first, &last);
+            let seen = [last, self.shown.corrected(&first)];
             state.add(&seen, late.is_some());
             let (rate, seen_in) = rate::rate(&seen);
             // What was written is reported already: an access is seen once.

@@ -16,14 +16,17 @@ pub struct Mapping {
     pub referenced_bytes: u64,
     /// Present bytes in huge OS pages.
     pub huge_bytes: u64,
+    /// When its text was read, as `clock` has it.
+    pub read_ns: u64,
 }
 
 /// Most mappings that are read; the kernel's own limit is 65,530 unless it was raised.
 const MAPPINGS_MAX: usize = 1 << 17;
 
 /// Reads the mappings with resident bytes, in ascending order. Malformed lines are skipped; a read
-/// error ends the list.
-pub fn read(mut text: impl BufRead) -> Vec<Mapping> {
+/// error ends the list. The kernel walks a mapping when its text is read, some 4 KiB of text at a
+/// time.
+pub fn read(mut text: impl BufRead, clock: impl Fn() -> u64) -> Vec<Mapping> {
     let mut out = Vec::new();
     let mut range = 0..0;
     let mut resident_bytes = 0;
@@ -43,7 +46,8 @@ pub fn read(mut text: impl BufRead) -> Vec<Mapping> {
             let referenced_bytes = number(kib).saturating_mul(1024);
             if resident_bytes > 0 && !range.is_empty() {
                 let range = range.clone();
-                out.push(Mapping { range, resident_bytes, referenced_bytes, huge_bytes: 0 });
+                let (huge_bytes, read_ns) = (0, clock());
+                out.push(Mapping { range, resident_bytes, referenced_bytes, huge_bytes, read_ns });
             }
             resident_bytes = 0;
             if out.len() == MAPPINGS_MAX {
@@ -92,7 +96,7 @@ Referenced:            4 kB
 
     #[test]
     fn mappings_with_resident_bytes_are_read() {
-        let seen: Vec<_> = read(TEXT.as_bytes())
+        let seen: Vec<_> = read(TEXT.as_bytes(), || 0)
             .into_iter()
             .map(|m| (m.range.start, m.resident_bytes, m.referenced_bytes, m.huge_bytes))
             .collect();
@@ -106,7 +110,7 @@ Referenced:            4 kB
         #[test]
         fn any_text_is_safe(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             let text = [b"10-20 r\nRss: 4 kB\nReferenced: 4 kB\n".as_slice(), &bytes].concat();
-            prop_assert!(!read(text.as_slice()).is_empty());
+            prop_assert!(!read(text.as_slice(), || 0).is_empty());
         }
     }
 }

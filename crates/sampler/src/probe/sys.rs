@@ -233,6 +233,25 @@ fn walk(pagemap: &File, arg: &mut ScanArg) -> io::Result<usize> {
     usize::try_from(found).map_err(|_| io::Error::last_os_error())
 }
 
+/// Whether writes to the OS page at an address are tracked, whether it is there or not: a mapping
+/// that the program moved or made anew is registered with no userfaultfd.
+pub fn is_registered(pagemap: &File, addr: u64) -> bool {
+    const WPALLOWED: u64 = 1; // PAGE_IS_* of linux/fs.h
+    let mut region = Region::default();
+    let start = addr / OS_PAGE * OS_PAGE;
+    let mut arg = ScanArg {
+        size: size_of::<ScanArg>() as u64,
+        start,
+        end: start + OS_PAGE,
+        vec: &raw mut region as u64,
+        vec_len: 1,
+        category_mask: WPALLOWED,
+        return_mask: WPALLOWED,
+        ..ScanArg::default()
+    };
+    walk(pagemap, &mut arg).is_ok_and(|found| found == 1)
+}
+
 /// Whether there is a huge OS page at an address.
 pub fn is_huge(pagemap: &File, addr: u64) -> bool {
     // PAGE_IS_* of linux/fs.h.

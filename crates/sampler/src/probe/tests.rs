@@ -292,6 +292,23 @@ fn released_ranges_can_be_registered_with_another_userfaultfd() {
 }
 
 #[test]
+fn what_a_program_maps_anew_is_seen_again() {
+    let mut sampler = sampler();
+    let mut child = watched(4096, 4096, &mut sampler);
+    warm(&mut sampler);
+    assert!(child.maps_anew());
+    child.write(0..4096);
+    // Spots that show nothing find out that nothing is registered there.
+    drained(&mut sampler, WARM_MS + INTERVAL_MS);
+    for turn in 2..5 {
+        drained(&mut sampler, WARM_MS + turn * INTERVAL_MS);
+    }
+    child.write(0..100);
+    let (samples, _) = drained(&mut sampler, WARM_MS + 5 * INTERVAL_MS);
+    assert_eq!(by_piece(&child, 4096, &samples, AccessKind::Write), [counted(0..100)]);
+}
+
+#[test]
 fn a_vanished_process_harms_no_other() {
     let mut sampler = sampler();
     let mut child = watched(4096, 1024, &mut sampler);

@@ -26,7 +26,7 @@ use tiercel_machine::number::saturating_usize;
 use tiercel_wire::AccessKind;
 
 use super::areas::{Areas, Place};
-use super::rate::{self, Seen};
+use super::rate::Seen;
 use super::sys::{self, Scan};
 use super::windows::{self, Window};
 use super::{HUGE_OS_PAGE, OS_PAGE, Pass, StepLimits};
@@ -90,6 +90,8 @@ pub struct Writes {
     spot_cost: Duration,
     /// Accesses that were reported, those of long ago less.
     pub reported: f64,
+    /// Addresses of spots in memory that is registered no longer.
+    lost: Vec<u64>,
     /// Windows from this index on have not been registered yet.
     untried: usize,
     /// Ranges in which nothing may be registered, ascending and disjoint.
@@ -198,6 +200,11 @@ impl Writes {
         !self.uffds.is_empty()
     }
 
+    /// CPU time of the program over wall time lately; `None`: not known.
+    pub fn pace(&self) -> Option<f64> {
+        self.works().then(|| self.pace.share())
+    }
+
     /// Whether busy huge OS pages may be split.
     pub fn may_split_huge(&mut self, allowed: bool) {
         self.splits.allowed = allowed;
@@ -263,6 +270,8 @@ impl Writes {
         let armed = std::mem::take(&mut self.armed);
         let written: u64 =
             armed.iter().map(|spot| self.read(spot, (pid, pagemap), now, pass)).sum();
+        // Not before all are read: they are no longer armed there.
+        std::mem::take(&mut self.lost).into_iter().for_each(|at| self.registration_lost(at));
         let theirs = WRITE_FAULT * u32::try_from(written).unwrap_or(u32::MAX)
             + FLUSH * u32::try_from(armed.len()).unwrap_or(u32::MAX);
         self.register_some();
@@ -290,12 +299,13 @@ impl Writes {
         let looks = spot.looks.longest_first(last);
         let windows = looks.map(|look| look.seen);
         let page_seconds = spot.stands_for / spot.os_page as f64 * late.elapsed.as_secs_f64();
-        self.areas.looked(spot.area, &windows);
-        let Some((rate, seen_in)) = rate::hazard(&windows, spot.longest) else {
-            self.areas.missed(spot.area, page_seconds);
-            return late.used;
-        };
-        let accesses = rate * (page_seconds + self.areas.saw(spot.area, rate));
+        if late.used == 0 && !sys::is_registered(pagemap, spot.at) {
+            self.lost.push(spot.at);
+            return 0;
+        }
+        let area = (spot.area, spot.longest);
+        let found = self.areas.judge(area, &windows, page_seconds);
+        let Some((accesses, seen_in)) = found else { return late.used };
         self.reported += accesses;
         let addr = runs.first().map_or(spot.at, |run| run.start.max(spot.at));
         let between = (spot.armed_ns, looks[seen_in].at_ns);
@@ -379,6 +389,8 @@ impl Writes {
     }
 
     fn arm(&mut self, process: (u32, &File), terms: &StepLimits, random: &mut Rng) {
+        let windows = &self.windows;
+        self.areas.open(|window| windows[window].uffd.is_some());
         let places = self.areas.places(self.count(terms), SPOT_BYTES, random);
         for batch in places.chunks(BATCH) {
             let first = self.armed.len();
@@ -435,6 +447,16 @@ impl Writes {
             }
         }
         self.untried = end;
+    }
+
+    /// The program moved the mapping at an address, or made it anew: its window is registered
+    /// again. What of it is still registered stays so.
+    fn registration_lost(&mut self, addr: u64) {
+        let at = self.windows.partition_point(|one| one.window.span.end <= addr);
+        let Some(Watched { window, uffd: Some(uffd) }) = self.windows.get(at) else { return };
+        if sys::register(&self.uffds[*uffd], &window.span).is_err() {
+            self.windows[at].uffd = None;
+        }
     }
 
     /// Registers a window with a userfaultfd that its neighbours do not use. A window that the
@@ -502,7 +524,11 @@ impl Armed {
         let elapsed = if wall < CPU_TIME_MIN { wall.mul_f64(pace) } else { cpu };
         let written: u64 = runs.iter().map(|run| run.end - run.start).sum();
         let total = (self.spot.end - self.spot.start) / self.os_page;
-        let seen = Seen { used: written.div_ceil(self.os_page).min(total), total, elapsed };
+        let used = written.div_ceil(self.os_page).min(total);
+        // While it takes the faults the program accesses nothing.
+        let faults = WRITE_FAULT * u32::try_from(used).unwrap_or(u32::MAX);
+        let elapsed = elapsed.saturating_sub(faults).max(elapsed / 4);
+        let seen = Seen { used, total, elapsed };
         seen.between_ticks(wall, pace)
     }
 
