@@ -466,7 +466,7 @@ mod tests {
         let mut areas = Areas::default();
         let window = |from: u64| Window {
             span: from * MIB..(from + 4) * MIB,
-            ranges: vec![from * MIB..(from + 4) * MIB],
+            ranges: Vec::from([Range { start: from * MIB, end: (from + 4) * MIB }]),
         };
         areas.watch([window(0), window(8), window(16)].iter());
         areas.open(|window| window == 1);
