@@ -81,7 +81,8 @@ template <int N> struct Table {
 TEN(1) TEN(2) TEN(3)
 SOURCE
     g++ -E big.cc -o big.ii
-    exact cc1plus C++ big.ii -- "$(g++ -print-prog-name=cc1plus)" -quiet -O2 big.ii -o big.s
+    exact cc1plus C++ big.ii -- "$(g++ -print-prog-name=cc1plus)" -fpreprocessed -quiet -O2 big.ii \
+        -o big.s
 }
 
 # Sequences of proteins that descend from one another.
