@@ -157,12 +157,12 @@ fn located(nodes: &Value, node: &str) -> u64 {
 }
 
 /// Bytes of objects of at least a MiB on a node, at the last look. Static data and stacks are none
-/// of the program's births.
+/// of the program's births, and blocks of small objects are no objects.
 fn bytes_of(summary: &Value, node: &str) -> u64 {
     let of_site = |site: &Value| site["used"]["last_nodes"][node].as_u64().unwrap_or(0);
     let sites = summary["sites"].as_array().unwrap().iter();
     sites
-        .filter(|site| site["origin"] == "call")
+        .filter(|site| site["origin"] == "call" && site["used"]["blocks"] == false)
         .map(of_site)
         .filter(|bytes| *bytes >= 1 << 20)
         .sum()
