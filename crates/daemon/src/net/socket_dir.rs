@@ -9,6 +9,7 @@ use std::fs::{File, Permissions};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Connections that may wait for accept: Linux's old SOMAXCONN. A burst beyond it waits in connect,
 /// it is not refused.
@@ -291,7 +292,19 @@ fn check_above(directory: &Path, access: Access) -> Result<(), SocketDirError> {
 /// Opens and locks the lock file. The file may be removed by a leaving daemon between our open and
 /// our lock, so the locked file must still be the one at the path; a few attempts suffice.
 fn lock(path: &Path, create: OFlags) -> Result<OwnedFd, SocketDirError> {
-    /// Each failed attempt means that another daemon left in that moment.
+    /// Between two attempts: 16 of them take 80 ms. Who removes stale files holds a lock for as
+    /// long as that takes.
+    const WAIT: Duration = Duration::from_millis(5);
+    lock_after(path, create, || std::thread::sleep(WAIT))
+}
+
+fn lock_after(
+    path: &Path,
+    create: OFlags,
+    mut wait: impl FnMut(),
+) -> Result<OwnedFd, SocketDirError> {
+    /// Each failed attempt means that another daemon left in that moment, or that one that starts
+    /// took the file for a stale one before it was locked.
     const ATTEMPTS_MAX: usize = 16;
     for _ in 0..ATTEMPTS_MAX {
         let flags = create | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
@@ -299,7 +312,11 @@ fn lock(path: &Path, create: OFlags) -> Result<OwnedFd, SocketDirError> {
             .map_err(|e| io("open", path)(e.into()))?;
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => break,
+            Err(rustix::io::Errno::WOULDBLOCK) if create.is_empty() => break,
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                wait();
+                continue;
+            }
             Err(e) => return Err(io("lock", path)(e.into())),
         }
         let ours = rustix::fs::fstat(&file).map_err(|e| io("look at", path)(e.into()))?;
@@ -364,6 +381,19 @@ mod tests {
         assert_eq!(mode(sockets.control_path()), 0o600);
         drop(sockets);
         assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_lock_that_another_takes_for_stale_is_made_anew() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("x.lock");
+        let mut cleaner = Some(lock(&path, OFlags::CREATE).unwrap());
+        let clean = || {
+            std::fs::remove_file(&path).unwrap();
+            drop(cleaner.take());
+        };
+        let ours = lock_after(&path, OFlags::CREATE, clean).unwrap();
+        assert_eq!(path.metadata().unwrap().ino(), rustix::fs::fstat(&ours).unwrap().st_ino);
     }
 
     #[test]
