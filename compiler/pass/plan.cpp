@@ -45,12 +45,30 @@ const json::Object *placement_of(const json::Object &site) {
     return nullptr;
 }
 
-/* Memories between the fastest and the slowest have no class; nor have births that are split. */
+/* Of births that are split, the memory of most; less than two of three are not most. Chosen, not
+ * measured: the others lie in memory of the wrong kind. */
+const double Most = 2.0 / 3.0;
+
+/* The node of births; nothing: they are in two memories. */
+std::optional<int64_t> node_of(const json::Object &placement) {
+    std::optional<int64_t> other = placement.getInteger("other");
+    const json::Array *ranges = placement.getArray("ranges");
+    double share = other ? 0.0 : 1.0;
+    for (size_t n = 0; other && ranges && n < ranges->size(); n++)
+        if (const json::Object *range = (*ranges)[n].getAsObject())
+            share += range->getNumber("to").value_or(0.0) - range->getNumber("from").value_or(0.0);
+    if (share >= Most)
+        return placement.getInteger("node");
+    return share <= 1.0 - Most ? other : std::nullopt;
+}
+
+/* Memories between the fastest and the slowest have no class; nor have births in two memories. */
 Temperature temperature_of(const json::Object &site, const json::Array &memories) {
     const json::Object *where = placement_of(site);
-    if (!where || where->get("other") || memories.size() < 2)
+    std::optional<int64_t> node = where ? node_of(*where) : std::nullopt;
+    if (!node || memories.size() < 2)
         return Temperature::Unknown;
-    int rank = rank_of(memories, where->getInteger("node").value_or(-1));
+    int rank = rank_of(memories, *node);
     if (rank == 0)
         return Temperature::Hot;
     return rank + 1 == static_cast<int>(memories.size()) ? Temperature::Cold : Temperature::Unknown;
