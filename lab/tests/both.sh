@@ -1,7 +1,7 @@
 #!/bin/sh
 # what: memory that no object names competes with objects where both are placed
 # machines: spr-cxl
-# programs: tiercel raw hog
+# programs: tiercel libtiercel.so raw hog
 # timed: yes
 # limit: 900
 
