@@ -18,10 +18,11 @@ echo 100000 > /sys/kernel/mm/transparent_hugepage/khugepaged/scan_sleep_millisec
 
 # One object of 64 KiB in 2 MiB gets most accesses, in slow memory; fast memory has room for two of
 # 16 huge OS pages.
-hog 0 10000 > hog.log &
+echo never > "$THP"
+hog 0 12288 > hog.log &
 wait_for 60 grep -q full hog.log || not_ok "node 0 fills up" "$(cat hog.log)"
 echo always > "$THP"
-hotcold objects=512 kib=64 hot=16 share=99 accesses=60m > out &
+hotcold objects=512 kib=64 hot=16 share=99 accesses=600m > out &
 program=$!
 wait_for 60 has_huge "$program" 16384
 before=$(huge_kib "$program")
@@ -35,7 +36,7 @@ killall -KILL hog
 
 # 8 MiB that are accessed all over, in small OS pages.
 echo never > "$THP"
-hotcold objects=8 kib=1024 hot=8 accesses=60m > out &
+hotcold objects=8 kib=1024 hot=8 accesses=600m > out &
 program=$!
 wait_for 60 test -s "/proc/$program/smaps_rollup"
 equal "none is huge at first" 0 "$(huge_kib "$program")"
