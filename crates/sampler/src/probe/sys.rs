@@ -49,7 +49,7 @@ struct UffdWriteProtect {
 
 /// `struct pm_scan_arg`.
 #[repr(C)]
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 struct ScanArg {
     size: u64,
     flags: u64,
@@ -153,7 +153,7 @@ pub fn scan(
     pagemap: &File,
     range: &Range<u64>,
     what: Scan,
-    mut visit: impl FnMut(Range<u64>),
+    visit: impl FnMut(Range<u64>),
 ) -> io::Result<()> {
     // PM_SCAN_* and PAGE_IS_* of linux/fs.h.
     const WP_MATCHING: u64 = 1;
@@ -164,29 +164,14 @@ pub fn scan(
         range.start.is_multiple_of(OS_PAGE),
         "the kernel refuses other ranges: {range:x?}"
     );
-    let mut regions = [Region::default(); REGIONS];
-    let mut from = range.start;
-    while from < range.end {
-        let reports = what == Scan::Look;
-        let mut arg = ScanArg {
-            size: size_of::<ScanArg>() as u64,
-            flags: if reports { 0 } else { WP_MATCHING },
-            start: from,
-            end: range.end,
-            vec: if reports { regions.as_mut_ptr() as u64 } else { 0 },
-            vec_len: if reports { REGIONS as u64 } else { 0 },
-            category_mask: WPALLOWED | WRITTEN | PRESENT,
-            return_mask: if reports { WRITTEN } else { 0 },
-            ..ScanArg::default()
-        };
-        let found = walk(pagemap, &mut arg)?;
-        regions[..found.min(REGIONS)].iter().for_each(|r| visit(r.start..r.end));
-        if arg.walk_end <= from {
-            break; // The kernel always makes progress; this ends the loop if it ever does not.
-        }
-        from = arg.walk_end;
-    }
-    Ok(())
+    let reports = what == Scan::Look;
+    let asked = ScanArg {
+        flags: if reports { 0 } else { WP_MATCHING },
+        category_mask: WPALLOWED | WRITTEN | PRESENT,
+        return_mask: if reports { WRITTEN } else { 0 },
+        ..ScanArg::default()
+    };
+    walk_all(pagemap, range, &asked, visit)
 }
 
 /// Passes runs of huge OS pages of `range` to `visit`, as far as each is mapped as one.
@@ -196,26 +181,36 @@ pub fn scan(
 pub fn huge_runs(
     pagemap: &File,
     range: &Range<u64>,
-    mut visit: impl FnMut(Range<u64>),
+    visit: impl FnMut(Range<u64>),
 ) -> io::Result<()> {
     // PAGE_IS_* of linux/fs.h.
     const PRESENT: u64 = 8;
     const HUGE: u64 = 1 << 6;
+    let asked = ScanArg { category_mask: PRESENT | HUGE, return_mask: HUGE, ..ScanArg::default() };
+    walk_all(pagemap, range, &asked, visit)
+}
+
+/// Walks all of `range` as `asked` says, call by call, and passes what is returned to `visit`.
+fn walk_all(
+    pagemap: &File,
+    range: &Range<u64>,
+    asked: &ScanArg,
+    mut visit: impl FnMut(Range<u64>),
+) -> io::Result<()> {
     let mut regions = [Region::default(); REGIONS];
+    let room = if asked.return_mask == 0 { 0 } else { REGIONS };
     let mut from = range.start;
     while from < range.end {
         let mut arg = ScanArg {
             size: size_of::<ScanArg>() as u64,
             start: from,
             end: range.end,
-            vec: regions.as_mut_ptr() as u64,
-            vec_len: REGIONS as u64,
-            category_mask: PRESENT | HUGE,
-            return_mask: HUGE,
-            ..ScanArg::default()
+            vec: if room == 0 { 0 } else { regions.as_mut_ptr() as u64 },
+            vec_len: room as u64,
+            ..*asked
         };
         let found = walk(pagemap, &mut arg)?;
-        regions[..found.min(REGIONS)].iter().for_each(|r| visit(r.start..r.end));
+        regions[..found.min(room)].iter().for_each(|r| visit(r.start..r.end));
         if arg.walk_end <= from {
             break; // The kernel always makes progress; this ends the loop if it ever does not.
         }
