@@ -67,10 +67,10 @@ impl Within {
         let part_bytes = self.bytes as f64 / PARTS as f64;
         self.bytes = found.largest_bytes;
         for (nth, accesses) in old.into_iter().enumerate() {
-            self.spread(&mut parts, (nth as f64 * part_bytes, part_bytes), accesses);
+            spread(&mut parts, self.bytes, (nth as f64 * part_bytes, part_bytes), accesses);
         }
         for &(offset, bytes, rate) in &found.largest {
-            self.spread(&mut parts, (offset as f64, bytes as f64), rate * seconds);
+            spread(&mut parts, self.bytes, (offset as f64, bytes as f64), rate * seconds);
         }
         self.accesses = parts;
     }
@@ -81,15 +81,15 @@ impl Within {
             self.clone_from(other);
         }
     }
+}
 
-    /// Adds accesses to bytes from an offset on.
-    fn spread(&self, parts: &mut [f64], (from, bytes): (f64, f64), accesses: f64) {
-        let part_bytes = self.bytes as f64 / PARTS as f64;
-        for (nth, part) in parts.iter_mut().enumerate() {
-            let (start, end) = (nth as f64 * part_bytes, (nth as f64 + 1.0) * part_bytes);
-            let overlap = ((from + bytes).min(end) - from.max(start)).max(0.0);
-            *part += accesses * overlap / bytes.max(1.0);
-        }
+/// Adds accesses to bytes from an offset on, of an object of `whole` bytes, to its equal parts.
+pub(crate) fn spread(parts: &mut [f64], whole: u64, (from, bytes): (f64, f64), accesses: f64) {
+    let part_bytes = whole as f64 / parts.len() as f64;
+    for (nth, part) in parts.iter_mut().enumerate() {
+        let (start, end) = (nth as f64 * part_bytes, (nth as f64 + 1.0) * part_bytes);
+        let overlap = ((from + bytes).min(end) - from.max(start)).max(0.0);
+        *part += accesses * overlap / bytes.max(1.0);
     }
 }
 

@@ -13,6 +13,7 @@
 use crate::clients::client::Client;
 use crate::clients::origin::Origin;
 use crate::clients::site_use::Use;
+use crate::clients::within::spread;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use tiercel_learned::{
@@ -107,12 +108,8 @@ impl LivesScan {
         }
         let lives = self.lives.entry(site).or_default();
         for (addr, of_extent, heat) in self.object.drain(..).filter(|(.., heat)| *heat > 0.0) {
-            let of = |at: u64| at as f64 / bytes as f64 * PARTS as f64;
-            let (from, to) = (of(addr - start), of(addr - start + of_extent));
-            for (part, sum) in lives.heat_by_part.iter_mut().enumerate() {
-                let common = to.min(part as f64 + 1.0) - from.max(part as f64);
-                *sum += heat * common.max(0.0) / (to - from);
-            }
+            let extent = ((addr - start) as f64, of_extent as f64);
+            spread(&mut lives.heat_by_part, bytes, extent, heat);
         }
     }
 
