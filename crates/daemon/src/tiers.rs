@@ -6,7 +6,6 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use tiercel_machine::number::saturating_u64;
 use tiercel_machine::{Machine, NodeId, Room, Space, Tier};
 use tiercel_policy::Limit;
 use tiercel_wire::Session;
@@ -90,13 +89,7 @@ impl Tiers {
     pub(crate) fn fast_budget_bytes(&self, peak_bytes: u64) -> u64 {
         let nodes = self.fast.iter().filter_map(|node| self.machine.node(*node));
         let capacity_bytes: u64 = nodes.map(|node| node.capacity_bytes).sum();
-        match self.budget {
-            Limit::Capacity => capacity_bytes,
-            Limit::Bytes(bytes) => bytes.min(capacity_bytes),
-            Limit::ShareOfPeak(share) => {
-                saturating_u64(peak_bytes as f64 * share).min(capacity_bytes)
-            }
-        }
+        self.budget.bytes(peak_bytes, capacity_bytes)
     }
 
     /// Bytes that are available now on the nodes of all tiers but the last; nothing is known of a

@@ -100,14 +100,22 @@ impl Group {
 
     /// Bytes the group's objects may hold in a tier, given their peak and the tier's capacity.
     pub(crate) fn bytes_in(&self, rank: usize, peak_bytes: u64, capacity_bytes: u64) -> u64 {
-        let limit = match self.limits.get(rank).copied().unwrap_or_default() {
+        let limit = self.limits.get(rank).copied().unwrap_or_default();
+        let bytes = limit.bytes(peak_bytes, capacity_bytes);
+        bytes.saturating_sub(self.outside_bytes.get(rank).copied().unwrap_or(0))
+    }
+}
+
+impl Limit {
+    /// What it leaves of a capacity, where so much lived at most; all in bytes.
+    pub fn bytes(self, peak_bytes: u64, capacity_bytes: u64) -> u64 {
+        match self {
             Limit::Capacity => capacity_bytes,
             Limit::Bytes(bytes) => bytes.min(capacity_bytes),
             Limit::ShareOfPeak(share) => {
                 saturating_u64(share * peak_bytes as f64).min(capacity_bytes)
             }
-        };
-        limit.saturating_sub(self.outside_bytes.get(rank).copied().unwrap_or(0))
+        }
     }
 }
 

@@ -15,7 +15,6 @@ use tiercel_daemon::{PlanChoice, PlanRole};
 use tiercel_learned::{
     Births, Identity, Known, Memory, RunFigures, Store, StoreError, place, usual_folder,
 };
-use tiercel_machine::number::saturating_u64;
 use tiercel_machine::{Machine, NodeId, Room, Tier};
 use tiercel_policy::Limit;
 use twox_hash::xxhash3_128::Hasher;
@@ -130,22 +129,13 @@ fn memories(machine: &Machine, fast: Limit, peak_bytes: u64, is_modelled: bool) 
     let memory = |(rank, tier): (usize, &Tier)| {
         let left: Option<u64> = tier.nodes.iter().map(left).sum();
         let bytes = tier.capacity_bytes.min(left.unwrap_or(u64::MAX));
-        let bytes = if rank == 0 { limited(fast, peak_bytes, bytes) } else { bytes };
+        let bytes = if rank == 0 { fast.bytes(peak_bytes, bytes) } else { bytes };
         let named = tier.nodes.first().and_then(|node| machine.node(*node));
         let name = named.map(|node| node.label()).unwrap_or_default();
         Memory { name, nodes: tier.nodes.clone(), bytes: bytes - bytes / HELD_BACK_DIVISOR }
     };
     let tiers = machine.tiers();
     tiers.iter().enumerate().filter(|(_, tier)| !tier.nodes.is_empty()).map(memory).collect()
-}
-
-/// What the budget leaves of so many bytes.
-fn limited(fast: Limit, peak_bytes: u64, bytes: u64) -> u64 {
-    match fast {
-        Limit::Capacity => bytes,
-        Limit::Bytes(most) => bytes.min(most),
-        Limit::ShareOfPeak(share) => bytes.min(saturating_u64(share * peak_bytes as f64)),
-    }
 }
 
 /// `3 runs, the last 2 hours ago`.
