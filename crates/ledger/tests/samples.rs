@@ -247,20 +247,7 @@ fn samples_are_accounted_for_to_the_last() {
     for page in [16, 19, 20, 15] {
         world.sample(page, 1, AccessKind::Read, None);
     }
-    let stranger = Sample {
-        from_ns: 0,
-        until_ns: 0,
-        pid: 99,
-        tid: 0,
-        addr: 16 * OS_PAGE,
-        kind: AccessKind::Read,
-        latency_ns: None,
-        node: None,
-        weight: 1,
-        around: None,
-        cpu: None,
-        by: None,
-    };
+    let stranger = Sample { pid: 99, ..plain_sample(16 * OS_PAGE, AccessKind::Read) };
     world.ledger.sample(&stranger);
     let counts = world.tick().counts;
     assert_eq!(counts.samples, 5);

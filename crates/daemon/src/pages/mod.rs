@@ -13,6 +13,8 @@ mod budgets;
 mod decided;
 mod error;
 mod family;
+#[cfg(test)]
+mod fixture;
 mod maps;
 mod questions;
 mod report;

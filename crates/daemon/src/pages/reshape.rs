@@ -86,9 +86,10 @@ impl Reshaper {
 
 #[cfg(test)]
 mod tests {
+    use super::super::fixture::{estimate, places};
     use super::*;
     use tiercel_ledger::regions::{Area, Demand, Evidence, GroupId, RegionsConfig, View};
-    use tiercel_machine::{Machine, NodeId};
+    use tiercel_machine::NodeId;
     use tiercel_policy::pages::Stayed;
 
     const OS_PAGE: u64 = 4096;
@@ -120,21 +121,10 @@ mod tests {
     }
 
     fn choose(reshaper: &Reshaper, regions: &mut Regions, why: Stay) -> Vec<Reshape> {
-        let machine = Machine::builtin("two-socket-optane").unwrap().unwrap();
-        let places = Places::new(&machine, 100.0).unwrap();
-        let estimate = Estimate {
-            history: 8,
-            window_s: 1.0,
-            weight: 100.0,
-            horizon_s: 30.0,
-            margin: 1.0,
-            parallelism: 2.0,
-            move_ns_per_byte: 2.0,
-        };
         let unit = regions.find((7, HUGE_BYTES)).unwrap();
         let stays = vec![Stayed { unit, why }];
         let decision = PageDecision { stays, ..PageDecision::default() };
-        reshaper.choose(&decision, regions, &places, &estimate)
+        reshaper.choose(&decision, regions, &places(), &estimate())
     }
 
     #[test]

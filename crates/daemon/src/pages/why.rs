@@ -111,29 +111,12 @@ fn seen(unit: &Unit, history: u8) -> (u8, u8) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::fixture::{estimate, places};
     use super::*;
     use tiercel_ledger::regions::{Area, Demand, Evidence, GroupId, RegionsConfig, View};
-    use tiercel_machine::Machine;
 
     const OS_PAGE: u64 = 4096;
     const ADDR: u64 = 0x7f00_0000_0000;
-
-    fn places() -> Places {
-        let machine = Machine::builtin("two-socket-optane").unwrap().unwrap();
-        Places::new(&machine, 100.0).unwrap()
-    }
-
-    fn estimate() -> Estimate {
-        Estimate {
-            history: 8,
-            window_s: 1.0,
-            weight: 100.0,
-            horizon_s: 30.0,
-            margin: 1.0,
-            parallelism: 2.0,
-            move_ns_per_byte: 2.0,
-        }
-    }
 
     /// Processes 1 and 2 with 2 MiB each at [`ADDR`], of which the first OS page of 1 is on node 2.
     fn regions() -> Regions {
