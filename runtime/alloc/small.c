@@ -434,11 +434,6 @@ __attribute__((noinline)) void *tcl_small_generic(mi_theap_t *theap, size_t byte
     return p;
 }
 
-/* mimalloc aligns slots of 8 bytes to 8; glibc aligns everything to 16. */
-static inline size_t at_least_16(size_t bytes) {
-    return bytes < 16 ? 16 : bytes;
-}
-
 /* mi_malloc, without clearing the first word of the slot: a program that reads uninitialised memory
  * finds an address of its own heap there, as with glibc. */
 void *tcl_small_fast(size_t bytes) {

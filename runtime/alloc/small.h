@@ -30,6 +30,11 @@ enum block_flags {
     BLOCK_OF_HEAT = 1u << 3      /* it has hot, or cold objects alone, and stays in its heap */
 };
 
+/* mimalloc aligns slots of 8 bytes to 8; glibc aligns everything to 16. */
+static inline size_t at_least_16(size_t bytes) {
+    return bytes < 16 ? 16 : bytes;
+}
+
 /* mimalloc's page map has two levels; in a reserved range one suffices. */
 static inline void **slice_of(const void *p) {
     return &tcl_heap_range.slices[((uintptr_t)p - tcl_heap_range.base) >> SLICE_SHIFT];

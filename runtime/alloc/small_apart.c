@@ -388,6 +388,5 @@ void *tcl_small_of_heat(size_t bytes, bool zero, enum tcl_temperature heat) {
     if (tcl_unlikely(!mi_theap_is_initialized(_mi_theap_default())))
         return NULL;
     mi_theap_t *theap = theap_of(heap_of_heat(heat));
-    bytes = bytes < 16 ? 16 : bytes; /* mimalloc aligns slots of 8 bytes to 8 */
-    return theap ? take(theap, bytes, zero) : NULL;
+    return theap ? take(theap, at_least_16(bytes), zero) : NULL;
 }

@@ -369,6 +369,30 @@ __attribute__((unused)) static void wait_stop(pid_t pid) {
     CHECK(waitpid(pid, &status, WUNTRACED) == pid && WIFSTOPPED(status), "%x", status);
 }
 
+/* Two arenas, whose memory the kernel places, and what may be born in the better one. */
+__attribute__((unused)) static void two_arenas(struct session *s, int64_t left) {
+    struct tcl_control *control = control_of(s);
+    control->arena_node[0] = control->arena_node[1] = TCL_NODE_MODELLED;
+    control->birth_bytes_left[0] = left;
+    control->arena_count = 2;
+}
+__attribute__((unused)) static void with_room(struct session *s) {
+    two_arenas(s, 1ll << 30);
+}
+__attribute__((unused)) static void without_room(struct session *s) {
+    two_arenas(s, 0);
+}
+
+/* In the hosted program: `work` by so many threads, each with its number. */
+__attribute__((unused)) static void run_in_threads(unsigned count, void *(*work)(void *)) {
+    pthread_t threads[16];
+    CHECK(count <= 16);
+    for (uintptr_t i = 0; i < count; i++)
+        CHECK(!pthread_create(&threads[i], NULL, work, (void *)i));
+    for (unsigned i = 0; i < count; i++)
+        CHECK(!pthread_join(threads[i], NULL));
+}
+
 /* Continues a stopped program with this budget of the better arena; what is left of it when the
  * program stops again. */
 __attribute__((unused)) static int64_t left_after(struct session *s, pid_t pid, int64_t left) {

@@ -10,11 +10,8 @@
 #define MIB (1u << 20)
 
 static void offer_two_arenas(struct session *s) {
-    struct tcl_control *control = control_of(s);
-    control->arena_count = 2;
-    control->arena_node[0] = control->arena_node[1] = TCL_NODE_MODELLED;
-    control->birth_bytes_left[0] = BUDGET;
-    control->birth_bytes_left[1] = (int64_t)1 << 50;
+    two_arenas(s, BUDGET);
+    control_of(s)->birth_bytes_left[1] = (int64_t)1 << 50;
 }
 
 static void *map(size_t bytes, int rights) {

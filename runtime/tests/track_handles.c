@@ -201,20 +201,6 @@ static int hosted(const char *part) {
 
 /* ---- The test -------------------------------------------------------------------------------- */
 
-/* Two arenas, whose memory the kernel places. */
-static void two_arenas(struct session *s, int64_t budget) {
-    struct tcl_control *control = control_of(s);
-    control->arena_node[0] = control->arena_node[1] = TCL_NODE_MODELLED;
-    control->birth_bytes_left[0] = budget;
-    control->arena_count = 2;
-}
-static void with_room(struct session *s) {
-    two_arenas(s, 1ll << 30);
-}
-static void without_room(struct session *s) {
-    two_arenas(s, 0);
-}
-
 /* Without a daemon all but moves works. */
 static void check_alone(void) {
     make_all();

@@ -125,14 +125,6 @@ static void *drop_part(void *number) {
     return NULL;
 }
 
-static void run_threads(void *(*work)(void *)) {
-    pthread_t threads[THREADS];
-    for (uintptr_t i = 0; i < THREADS; i++)
-        CHECK(!pthread_create(&threads[i], NULL, work, (void *)i));
-    for (int i = 0; i < THREADS; i++)
-        pthread_join(threads[i], NULL);
-}
-
 static void *forks(void *unused) {
     for (int i = 0; i < 10; i++) {
         pid_t pid = fork();
@@ -159,9 +151,9 @@ static int hosted(const char *part) {
         drop(COUNT / 2, COUNT);
     }
     bool has_threads = !strcmp(part, "threads");
-    has_threads ? run_threads(fill_part) : fill(0, COUNT);
+    has_threads ? run_in_threads(THREADS, fill_part) : fill(0, COUNT);
     write_down();
-    has_threads ? run_threads(drop_part) : drop(0, COUNT);
+    has_threads ? run_in_threads(THREADS, drop_part) : drop(0, COUNT);
     return 0;
 }
 
@@ -170,20 +162,6 @@ static int hosted(const char *part) {
 static struct places *places;
 static uint8_t arena_of[KINDS][COUNT];
 static uint64_t block_of[KINDS][COUNT];
-
-/* Two arenas, whose memory the kernel places. */
-static void two_arenas(struct session *s, int64_t budget) {
-    struct tcl_control *control = control_of(s);
-    control->arena_node[0] = control->arena_node[1] = TCL_NODE_MODELLED;
-    control->birth_bytes_left[0] = budget;
-    control->arena_count = 2;
-}
-static void with_room(struct session *s) {
-    two_arenas(s, 1ll << 30);
-}
-static void without_room(struct session *s) {
-    two_arenas(s, 0);
-}
 
 /* Of the objects in the blocks of the table: their arenas. */
 static void find_arenas(struct session *s) {

@@ -116,20 +116,12 @@ static void *drop_part(void *number) {
     return NULL;
 }
 
-static void run_threads(void *(*work)(void *)) {
-    pthread_t threads[THREADS];
-    for (uintptr_t i = 0; i < THREADS; i++)
-        CHECK(!pthread_create(&threads[i], NULL, work, (void *)i));
-    for (int i = 0; i < THREADS; i++)
-        pthread_join(threads[i], NULL);
-}
-
 static int in_threads(void) {
-    run_threads(fill_part);
+    run_in_threads(THREADS, fill_part);
     write_down();
-    run_threads(drop_part);
-    run_threads(fill_part);
-    run_threads(drop_part);
+    run_in_threads(THREADS, drop_part);
+    run_in_threads(THREADS, fill_part);
+    run_in_threads(THREADS, drop_part);
     return 0;
 }
 
