@@ -10,6 +10,7 @@
  */
 #include "emit.h"
 #include "../../include/tiercel_probe.h"
+#include "probes.h"
 #include <llvm/IR/IRBuilder.h>
 #include <llvm/IR/MDBuilder.h>
 #include <llvm/Transforms/Utils/BasicBlockUtils.h>
@@ -58,13 +59,8 @@ class Emitter {
 
     FunctionCallee probe(StringRef name, ArrayRef<Type *> arguments) {
         auto *type = FunctionType::get(Type::getVoidTy(context), arguments, false);
-        FunctionCallee callee = module.getOrInsertFunction(name, type);
-        auto *function = cast<Function>(callee.getCallee());
-        function->setVisibility(GlobalValue::HiddenVisibility);
-        function->setDSOLocal(true);
-        function->setCallingConv(CallingConv::PreserveMost);
-        function->addFnAttr(Attribute::NoUnwind);
-        function->addFnAttr(Attribute::Cold);
+        FunctionCallee callee = declare_probe(module, name, type);
+        cast<Function>(callee.getCallee())->addFnAttr(Attribute::Cold);
         return callee;
     }
 

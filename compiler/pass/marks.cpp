@@ -10,6 +10,7 @@
  * in those that a step has. The mark is one variable for all loops of a name in a module.
  */
 #include "marks.h"
+#include "probes.h"
 #include <llvm/Analysis/AssumptionCache.h>
 #include <llvm/Analysis/LoopInfo.h>
 #include <llvm/IR/DebugInfoMetadata.h>
@@ -74,12 +75,8 @@ class Marker {
     FunctionCallee enter, leave;
 
     FunctionCallee probe(StringRef name, FunctionType *type) {
-        FunctionCallee callee = module.getOrInsertFunction(name, type);
+        FunctionCallee callee = declare_probe(module, name, type);
         auto *function = cast<Function>(callee.getCallee());
-        function->setVisibility(GlobalValue::HiddenVisibility);
-        function->setDSOLocal(true);
-        function->setCallingConv(CallingConv::PreserveMost);
-        function->addFnAttr(Attribute::NoUnwind);
         function->addFnAttr(Attribute::WillReturn);
         function->setMemoryEffects(MemoryEffects::inaccessibleOrArgMemOnly());
         return callee;
