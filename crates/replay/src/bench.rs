@@ -4,7 +4,7 @@
 
 use serde::Serialize;
 
-use crate::bound::{Items, Life, MoveCosts, Paid, lives};
+use crate::bound::{EnergyItems, Items, Life, MoveCosts, Paid, lives};
 use crate::drive::SettingError;
 use crate::run::{Contender, Model, RunReport, replay, room_of};
 use crate::speed::Speeds;
@@ -63,6 +63,8 @@ pub struct Comparison {
     pub interleave: RunReport,
     /// No run is faster; a placement with perfect knowledge that pays for its moves.
     pub paid: Paid,
+    /// No run takes less for accesses and moves, joules; `None` where energies are unknown.
+    pub bound_j: Option<f64>,
     /// Time of the best static placement, free, nanoseconds; `None`: too many parts.
     pub fixed_ns: Option<f64>,
     /// Speed of the bound over first touch.
@@ -122,10 +124,13 @@ impl Bench {
     pub fn compare(&self, stream: &Stream) -> Result<Vec<Comparison>, SettingError> {
         let lives = lives(stream, &self.speeds);
         let items = Items::new(stream, &lives);
+        let energies = EnergyItems::new(stream, &self.speeds);
         let peak = stream.peak_bytes();
         let of_size = |per_mille: &u64| {
             let size = (*per_mille, room_of(peak, *per_mille));
-            self.compare_size((stream, &lives, &items), size)
+            let mut comparison = self.compare_size((stream, &lives, &items), size)?;
+            comparison.bound_j = energies.as_ref().map(|items| items.bound_j(size.1));
+            Ok(comparison)
         };
         self.per_mille.iter().map(of_size).collect()
     }
@@ -156,6 +161,7 @@ impl Bench {
             peak_bytes: stream.peak_bytes(),
             interleave: self.run(one, &Contender::Interleave, self.seed)?,
             paid,
+            bound_j: None,
             fixed_ns,
             bound_speed: first.time_ns / paid.bound_ns,
             results: Vec::new(),

@@ -70,16 +70,26 @@ impl NodeEnergy {
     }
 }
 
+impl NodeEnergy {
+    /// Of bytes through this memory, joules.
+    pub fn accesses_j(&self, traffic: &Traffic) -> f64 {
+        traffic.read_bytes * self.read_j_per_byte + traffic.written_bytes * self.write_j_per_byte
+    }
+
+    /// Of a byte that moves here from another memory, joules.
+    pub fn move_j_per_byte(&self, from: &NodeEnergy) -> f64 {
+        self.write_j_per_byte + from.read_j_per_byte
+    }
+}
+
 impl Joules {
     /// What a run takes in memories that cost so much, fast and slow.
     pub fn of(costs: &[NodeEnergy; 2], usage: &Usage) -> Joules {
         let mut joules = Joules::default();
         for at in 0..2 {
             let (here, there, traffic) = (costs[at], costs[1 - at], usage.traffic[at]);
-            joules.accesses_j += traffic.read_bytes * here.read_j_per_byte
-                + traffic.written_bytes * here.write_j_per_byte;
-            let moved = usage.moved_bytes[at] as f64;
-            joules.moves_j += moved * (here.write_j_per_byte + there.read_j_per_byte);
+            joules.accesses_j += here.accesses_j(&traffic);
+            joules.moves_j += usage.moved_bytes[at] as f64 * here.move_j_per_byte(&there);
             let held_w = here.static_w_per_byte * usage.provisioned_bytes[at] as f64;
             joules.holding_j += held_w * usage.time_ns / NS_PER_S;
         }

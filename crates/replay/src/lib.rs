@@ -36,7 +36,7 @@ mod stream;
 mod world;
 
 pub use bench::{Bench, Comparison, ContenderResult, Spread};
-pub use bound::{Items, Life, MoveCosts, Paid, lives};
+pub use bound::{EnergyItems, Items, Life, MoveCosts, Paid, lives};
 pub use chance::Chance;
 pub use drive::{Setting, SettingError};
 pub use energy::{Joules, NodeEnergy, Traffic};

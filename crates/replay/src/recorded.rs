@@ -10,10 +10,13 @@
 
 use std::collections::BTreeMap;
 
-use tiercel_profile::{Access, Object, Profile};
+use tiercel_profile::{Access, AccessSite, Object, Profile};
+use tiercel_wire::Pattern;
 use tiercel_wire::layout::OS_PAGE_BYTES;
 
-use crate::stream::{Accesses, Half, OS_PAGES_MAX, Piece, Script, Stream};
+use crate::stream::{
+    Accesses, CHASED, Half, Manner, OS_PAGES_MAX, Piece, RANDOM, SEQUENTIAL, Script, Stream,
+};
 
 /// Longest time over which accesses happen at once, nanoseconds.
 const PART_NS: u64 = 5_000_000;
@@ -76,6 +79,44 @@ struct Source<'a> {
     /// Of the first run: place in the profile.
     objects: Vec<usize>,
     parts: u64,
+    /// By site of objects, where the code shows in what order they are accessed.
+    orders: BTreeMap<u32, Order>,
+}
+
+/// How the objects of a site are accessed, as far as the code shows.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Order {
+    misses: f64,
+    /// Misses over how many are under way at once.
+    waited: f64,
+    /// Those without neighbours.
+    apart: f64,
+}
+
+impl Order {
+    fn add(&mut self, site: &AccessSite) {
+        let Some(Manner { at_once, apart, .. }) = manner_of(&site.pattern) else { return };
+        let misses = (site.reads + site.writes) as f64;
+        self.misses += misses;
+        self.waited += misses / at_once;
+        self.apart += if apart { misses } else { 0.0 };
+    }
+
+    /// Misses under way at once, and the share of those without neighbours.
+    fn shares(self) -> Option<(f64, f64)> {
+        (self.misses > 0.0).then(|| (self.misses / self.waited, self.apart / self.misses))
+    }
+}
+
+/// A stride takes as many misses at once as a sequence, but no two in a block.
+fn manner_of(pattern: &str) -> Option<Manner> {
+    let pattern = Pattern::ALL.into_iter().find(|one| one.name() == pattern)?;
+    Some(match pattern {
+        Pattern::Random => RANDOM,
+        Pattern::Sequential => SEQUENTIAL,
+        Pattern::Strided => Manner { apart: true, ..SEQUENTIAL },
+        Pattern::Chased => CHASED,
+    })
 }
 
 impl<'a> Source<'a> {
@@ -83,7 +124,11 @@ impl<'a> Source<'a> {
         let is_first = |object: &Object| profile.run_of(object) == 0 && object.peak_bytes > 0;
         let objects = profile.objects.iter().enumerate();
         let objects = objects.filter(|(_, object)| is_first(object)).map(|(at, _)| at).collect();
-        Source { profile, objects, parts: profile.slot_ns.div_ceil(PART_NS).max(1) }
+        let mut orders: BTreeMap<u32, Order> = BTreeMap::new();
+        for site in &profile.access_sites {
+            orders.entry(site.site).or_default().add(site);
+        }
+        Source { profile, objects, parts: profile.slot_ns.div_ceil(PART_NS).max(1), orders }
     }
 
     fn happenings(&self) -> Result<Vec<(u64, Happening)>, RecordedError> {
@@ -161,10 +206,7 @@ impl<'a> Source<'a> {
 
     /// Those in blocks without neighbours, and the others.
     fn accesses(&self, one: &Access, piece: Piece, part: u64) -> [Accesses; 2] {
-        let known = one.mlp_known as f64;
-        let is_known = one.mlp_known > 0 && one.serialized > 0;
-        let at_once = if is_known { known / one.serialized as f64 } else { AT_ONCE };
-        let apart = if one.mlp_known > 0 { one.isolated as f64 / known } else { 1.0 };
+        let (at_once, apart) = self.order(one);
         let dirtied = one.dirtied.unwrap_or(one.writes).min(one.writes);
         let of = |count: u64, share: f64| {
             let so_far = |part: u64| {
@@ -187,6 +229,20 @@ impl<'a> Source<'a> {
         })
     }
 
+    /// Misses under way at once, and the share of those without neighbours: as sampled, else as the
+    /// code shows for the object's site.
+    fn order(&self, one: &Access) -> (f64, f64) {
+        let known = one.mlp_known as f64;
+        if one.mlp_known == 0 {
+            let site = self.profile.objects[one.object as usize].site;
+            let by_code = self.orders.get(&site).and_then(|order| order.shares());
+            return by_code.unwrap_or((AT_ONCE, 1.0));
+        }
+        let is_known = one.serialized > 0;
+        let at_once = if is_known { known / one.serialized as f64 } else { AT_ONCE };
+        (at_once, one.isolated as f64 / known)
+    }
+
     fn lost(&self) -> Vec<String> {
         let profile = self.profile;
         let mut lost = vec![
@@ -195,6 +251,10 @@ impl<'a> Source<'a> {
             "growth and first touch: an object has, and touches, its peak at its birth".to_owned(),
             "addresses: a freed object's are reused by the next of its size".to_owned(),
         ];
+        if !self.orders.is_empty() {
+            let what = "misses under way at once, and neighbours: as the code's patterns have them";
+            lost.push(what.to_owned());
+        }
         let merged = self.objects.iter().filter(|at| profile.objects[**at].count > 1).count();
         if merged > 0 {
             lost.push(format!("births and deaths within {merged} merged groups of objects"));
@@ -287,6 +347,28 @@ mod tests {
             |event: &&crate::stream::Event| matches!(event.what, What::Record(Record::Born { .. }));
         assert_eq!(stream.events.iter().filter(is_birth).count(), 2);
         assert!(stream.lost.iter().any(|what| what.contains("order")), "{:?}", stream.lost);
+    }
+
+    #[test]
+    fn patterns_of_the_code_say_how_many_misses_are_under_way() {
+        let access = Access { reads: 800, ..Access::default() };
+        let by = |pattern: &str, reads| AccessSite {
+            pattern: pattern.into(),
+            reads,
+            ..AccessSite::default()
+        };
+        let shown = |sites: Vec<AccessSite>| {
+            let profile = Profile { access_sites: sites, ..profile() };
+            Source::new(&profile).order(&access)
+        };
+        assert_eq!(shown(vec![by("chased", 7)]), (1.0, 1.0));
+        assert_eq!(shown(vec![by("sequential", 7)]), (SEQUENTIAL.at_once, 0.0));
+        assert_eq!(shown(vec![by("strided", 7)]), (SEQUENTIAL.at_once, 1.0));
+        assert_eq!(shown(vec![by("random", 7)]), (RANDOM.at_once, 1.0));
+        // Half of them wait alone, half eight at a time: 2 / (1 + 1/8).
+        assert_eq!(shown(vec![by("chased", 4), by("sequential", 4)]), (16.0 / 9.0, 0.5));
+        assert_eq!(shown(vec![by("unheard of", 7)]), (AT_ONCE, 1.0));
+        assert_eq!(shown(Vec::new()), (AT_ONCE, 1.0));
     }
 
     #[test]

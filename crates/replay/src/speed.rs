@@ -15,7 +15,7 @@
 
 use tiercel_machine::{Machine, MissCost, Node, NodeId};
 
-use crate::energy::NodeEnergy;
+use crate::energy::{NodeEnergy, Traffic};
 use crate::stream::Accesses;
 
 /// What keeps a machine from being replayed.
@@ -88,6 +88,16 @@ impl Speeds {
     /// How long accesses take in fast memory, which is part of the program's work, nanoseconds.
     pub fn fast_ns(&self, accesses: &Accesses) -> f64 {
         accesses_ns(&self.of_fast, accesses)
+    }
+
+    /// Energy of accesses that all go to fast memory, or to slow, joules; `None`: it is unknown.
+    pub fn accesses_j(&self, accesses: &Accesses, is_fast: bool) -> Option<f64> {
+        let line_bytes = self.drawn_bytes(is_fast, accesses.apart);
+        let traffic = Traffic {
+            read_bytes: accesses.misses() as f64 * line_bytes,
+            written_bytes: accesses.dirtied as f64 * line_bytes,
+        };
+        self.energies.map(|costs| costs[usize::from(!is_fast)].accesses_j(&traffic))
     }
 
     /// The latency a sampler reports of such an access, from fast memory or from slow, nanoseconds:

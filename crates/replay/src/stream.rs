@@ -8,6 +8,7 @@
 //! accesses  [addr, bytes) x 40,000 reads ...          misses, spread evenly over whole OS pages
 //! ```
 
+use tiercel_machine::number::share_of;
 use tiercel_wire::layout::OS_PAGE_BYTES;
 use tiercel_wire::{Flags, Record, Version};
 
@@ -287,6 +288,15 @@ impl Script {
 }
 
 impl Stream {
+    /// The same stream at another pace: all of its work takes so many nanoseconds.
+    pub fn lasting(mut self, work_ns: u64) -> Stream {
+        let before_ns = self.work_ns.max(1);
+        let scaled = |ns: u64| share_of(work_ns, ns, before_ns);
+        self.events.iter_mut().for_each(|event| event.at_ns = scaled(event.at_ns));
+        self.work_ns = work_ns;
+        self
+    }
+
     /// Most bytes of live objects.
     pub fn peak_bytes(&self) -> u64 {
         let (mut live, mut peak) = (Lives::default(), 0);
@@ -447,6 +457,19 @@ mod tests {
         let stream = script.end("test", "", Half::Tuned);
         assert_eq!(stream.check(), Ok(()));
         assert_eq!((stream.peak_bytes(), stream.misses()), (12_288, 128 + 7));
+    }
+
+    #[test]
+    fn another_pace_keeps_order_and_accesses() {
+        let mut script = Script::new();
+        let piece = script.born(8192, 1);
+        script.work(10);
+        script.access(piece, 7, RANDOM);
+        script.work(30);
+        let stream = script.end("test", "", Half::Tuned).lasting(4);
+        assert_eq!(stream.check(), Ok(()));
+        let times: Vec<u64> = stream.events.iter().map(|event| event.at_ns).collect();
+        assert_eq!((times, stream.work_ns, stream.misses()), (vec![0, 1], 4, 7));
     }
 
     #[test]

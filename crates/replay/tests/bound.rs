@@ -4,15 +4,15 @@ use proptest::prelude::*;
 use tiercel_machine::Machine;
 use tiercel_policy::{Config, Gate, Trigger};
 use tiercel_replay::{
-    Accesses, Contender, Event, Half, Items, Model, MoveCosts, Piece, Setting, Speeds, Stream,
-    What, lives, preset, replay,
+    Accesses, Contender, EnergyItems, Event, Half, Items, Model, MoveCosts, Piece, Setting, Speeds,
+    Stream, What, lives, preset, replay,
 };
 use tiercel_wire::{Flags, Record, Version};
 
 const PAGE: u64 = 4096;
 
-/// On the last one some accesses are quicker in slow memory.
-const MACHINES: [&str; 3] = ["cascadelake-optane", "spr-cxl", "xeonmax-hbm"];
+/// On the third one some accesses are quicker in slow memory; of three of them energies are known.
+const MACHINES: [&str; 4] = ["cascadelake-optane", "spr-cxl", "xeonmax-hbm", "pcm"];
 
 fn speeds(machine: usize) -> Speeds {
     Speeds::new(&Machine::builtin(MACHINES[machine]).unwrap().unwrap()).unwrap()
@@ -167,6 +167,11 @@ proptest! {
             let run = replay((&stream, &lives), setup, &contender, (&model, seed)).unwrap();
             let time_ns = run.time_ns;
             prop_assert!(time_ns >= paid.bound_ns * (1.0 - 1e-9), "{contender:?} {run:?} {paid:?}");
+            if let Some(joules) = run.joules {
+                let bound_j = EnergyItems::new(&stream, &speeds).unwrap().bound_j(room * PAGE);
+                let own_j = joules.accesses_j + joules.moves_j;
+                prop_assert!(own_j >= bound_j * (1.0 - 1e-9), "{contender:?} {own_j} {bound_j}");
+            }
             let misses = stream.misses() as f64;
             prop_assert!((run.spent.misses - misses).abs() < 1e-6 * misses);
         }
@@ -189,4 +194,19 @@ fn a_static_choice_is_exact_where_lives_overlap() {
     assert!((saved - of(350)).abs() < 1.0, "{saved}");
     let saved = items.all_slow_ns() - items.fixed(9 * PAGE).unwrap();
     assert!((saved - of(470)).abs() < 1.0, "{saved}");
+}
+
+#[test]
+fn the_least_energy_is_that_of_fast_memory_where_it_has_room() {
+    let speeds = speeds(3);
+    let stream = stream(&[2, 1], &vec![(0, 1000), (1, 500), (0, 1000)], 1000);
+    let items = EnergyItems::new(&stream, &speeds).unwrap();
+    // 1.17 and 2.47 pJ for each bit that is read, in table 2 of OAM.
+    let joules = |reads: f64, pj_per_bit: f64| reads * 64.0 * 8.0 * pj_per_bit * 1e-12;
+    let near = |is: f64, should: f64| assert!((is / should - 1.0).abs() < 1e-3, "{is} {should}");
+    near(items.bound_j(3 * PAGE), joules(2500.0, 1.17));
+    near(items.bound_j(2 * PAGE), joules(2000.0, 1.17) + joules(500.0, 2.47));
+    near(items.bound_j(0), joules(2500.0, 2.47));
+    let unknown = Speeds::new(&Machine::builtin("optane-oam").unwrap().unwrap()).unwrap();
+    assert!(EnergyItems::new(&stream, &unknown).is_none());
 }

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use tiercel_machine::number::whole_ns;
 use tiercel_replay::{
     Bench, Comparison, Contender, ContenderResult, Freed, Half, Model, PRESETS, Speeds, Stream,
     configured, preset, recipes, recorded,
@@ -35,7 +36,7 @@ struct Printed<'a> {
     /// What recorded streams could not take over, by stream.
     lost: BTreeMap<String, Vec<String>>,
     summary: Vec<Standing>,
-    /// Empty where the machine's description has no energies.
+    /// Over interleave: time, moves, and where the machine's description has them, energies.
     energy: Vec<EnergyStanding>,
     comparisons: Vec<Comparison>,
 }
@@ -100,24 +101,27 @@ pub fn replay(args: &ReplayArgs) -> Result<()> {
 /// A stream that is made when it is replayed.
 enum Source {
     Made(tiercel_replay::Recipe),
-    Recorded(PathBuf),
+    /// Its folder, and how long its run takes without what recorded it.
+    Recorded(PathBuf, Option<Duration>),
 }
 
 impl Source {
     fn name(&self) -> String {
         match self {
             Source::Made(recipe) => recipe.name.clone(),
-            Source::Recorded(path) => path.display().to_string(),
+            Source::Recorded(path, _) => path.display().to_string(),
         }
     }
 
     fn stream(&self, seed: u64) -> Result<Stream> {
         match self {
             Source::Made(recipe) => Ok(recipe.stream(seed)),
-            Source::Recorded(path) => {
+            Source::Recorded(path, lasts) => {
                 let profile = tiercel_profile::read(path)?;
                 let stream = recorded(&profile, &self.name());
                 let stream = stream.with_context(|| path.display().to_string())?;
+                let work_ns = lasts.map_or(stream.work_ns, whole_ns);
+                let stream = stream.lasting(work_ns);
                 stream.check()?;
                 Ok(stream)
             }
@@ -148,7 +152,16 @@ fn streams(args: &ReplayArgs) -> Result<Vec<Source>> {
     }
     let made = recipes.into_iter().zip(wanted).filter(|(_, is)| *is);
     let made = made.map(|(recipe, _)| Source::Made(recipe));
-    let profiles = args.profile.iter().cloned().map(Source::Recorded);
+    if ![0, args.profile.len()].contains(&args.lasts.len()) {
+        bail!(
+            "{} times for {} profiles: --lasts needs one for each",
+            args.lasts.len(),
+            args.profile.len()
+        );
+    }
+    let lasts = args.lasts.iter().copied().map(Some).chain(std::iter::repeat(None));
+    let profiles = args.profile.iter().cloned().zip(lasts);
+    let profiles = profiles.map(|(path, lasts)| Source::Recorded(path, lasts));
     Ok(made.chain(profiles).collect())
 }
 

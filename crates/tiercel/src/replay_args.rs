@@ -3,6 +3,7 @@
 
 use clap::Args as ClapArgs;
 use std::path::PathBuf;
+use std::time::Duration;
 use tiercel_machine::number::saturating_u64;
 use tiercel_replay::Model;
 
@@ -15,6 +16,10 @@ pub struct ReplayArgs {
     /// Replay a recorded profile as well; repeatable
     #[arg(long, value_name = "PROFILE")]
     pub profile: Vec<PathBuf>,
+    /// How long each --profile's run takes without what recorded it, in their order, seconds of CPU
+    /// time; without: as long as it was recorded
+    #[arg(long, value_name = "SECONDS", value_delimiter = ',', value_parser = seconds)]
+    pub lasts: Vec<Duration>,
     /// Who places memory: tiercel, never, mat, mat:PRIORITISE:TRIGGER, oam, oam-unmoved, joint,
     /// joint-edp, interleave, clock-dwf (-16, -forgets), 2pp, all-fast, or config (with --config)
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "tiercel,never")]
@@ -68,6 +73,14 @@ fn per_mille(text: &str) -> Result<u64, String> {
     Ok(saturating_u64((percent * 10.0).round()))
 }
 
+/// Seconds above 0, as `0.46` or `0.46s`.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.trim().trim_end_matches('s').parse().ok();
+    let duration = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let is_sound = |duration: &Duration| !duration.is_zero();
+    duration.filter(is_sound).ok_or(format!("`{text}`: want seconds above 0, as 0.46"))
+}
+
 /// A factor from 0 on, as `8` or `x8`.
 fn times(text: &str) -> Result<f64, String> {
     let factor = text.trim().trim_start_matches('x').parse().unwrap_or(f64::NAN);
@@ -84,6 +97,15 @@ mod tests {
         assert_eq!((times("x8"), times("0")), (Ok(8.0), Ok(0.0)));
         for wrong in ["-1", "x", "", "nan"] {
             assert!(times(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn seconds_are_above_0() {
+        assert_eq!(seconds("0.46"), Ok(Duration::from_millis(460)));
+        assert_eq!(seconds("2s"), Ok(Duration::from_secs(2)));
+        for wrong in ["0", "-1", "s", "", "inf", "1m"] {
+            assert!(seconds(wrong).is_err(), "{wrong}");
         }
     }
 

@@ -15,14 +15,14 @@ pub struct EnergyStanding {
     comparisons: usize,
     /// Time over that of interleave, geometric mean.
     time: f64,
-    /// For each factor of static power.
+    /// For each factor of static power; empty where energies are unknown.
     energies: Vec<EnergyRatio>,
-    /// Bytes moved over the peak, mean.
-    moved: f64,
+    /// Bytes moved over the peak, mean; that and the next two are unknown of the bound.
+    moved: Option<f64>,
     /// Time of moves over that of the run, mean.
-    moving: f64,
+    moving: Option<f64>,
     /// Share of misses that fast memory served, mean.
-    fast_share: f64,
+    fast_share: Option<f64>,
     /// Bytes written to slow memory, all streams together, over those of interleave.
     written_slow: Option<f64>,
 }
@@ -40,22 +40,29 @@ struct EnergyRatio {
 /// A run of a contender, and interleave's of the same stream and size.
 type Pair<'a> = (&'a Comparison, &'a RunReport);
 
-/// Standings of all contenders; none where energies are unknown.
+/// Name of the row of the bounds: time and energy are each at least that, not in one run.
+const BOUND: &str = "bound";
+
+/// Standings of all contenders with each size of fast memory, and of the bounds.
 pub fn energy_standings(comparisons: &[Comparison], factors: &[f64]) -> Vec<EnergyStanding> {
     let sizes: BTreeSet<u64> = comparisons.iter().map(|one| one.per_mille).collect();
     let names = comparisons.first().map(|one| one.results.iter().map(|result| &result.name));
+    let of_size = |per_mille: u64| {
+        comparisons.iter().filter(|one| one.per_mille == per_mille).collect::<Vec<_>>()
+    };
     let mut standings = Vec::new();
     for name in names.into_iter().flatten() {
         for per_mille in &sizes {
-            let of_size = comparisons.iter().filter(|one| one.per_mille == *per_mille);
             let is_named = |result: &&ContenderResult| result.name == *name;
-            let results = of_size.flat_map(|one| {
+            let results = of_size(*per_mille).into_iter().flat_map(|one| {
                 one.results.iter().filter(is_named).map(move |result| (one, result))
             });
             let results: Vec<(&Comparison, &ContenderResult)> = results.collect();
             standings.extend(standing(name, *per_mille, &results, factors));
         }
     }
+    let bounds = sizes.iter().filter_map(|size| bound(*size, &of_size(*size), factors));
+    standings.extend(bounds);
     standings
 }
 
@@ -67,50 +74,90 @@ fn standing(
 ) -> Option<EnergyStanding> {
     let runs = results.iter().flat_map(|(one, result)| result.runs.iter().map(move |r| (*one, r)));
     let pairs: Vec<Pair<'_>> = runs.collect();
-    let is_known = |(one, run): &Pair<'_>| run.joules.is_some() && one.interleave.joules.is_some();
-    if pairs.is_empty() || !pairs.iter().all(is_known) {
+    if pairs.is_empty() {
         return None;
     }
     let time = |(one, run): &Pair<'_>| run.time_ns / one.interleave.time_ns;
-    let joules = |pair: &Pair<'_>, factor: f64| {
-        let total = |run: &RunReport| run.joules.unwrap_or_default().total_j(factor);
-        total(pair.1) / total(&pair.0.interleave)
-    };
-    let ratio = |factor: &f64| EnergyRatio {
-        static_times: *factor,
-        joules: geometric(&pairs, |pair| joules(pair, *factor)),
-        edp: geometric(&pairs, |pair| joules(pair, *factor) * time(pair)),
-    };
+    let is_known = |(one, run): &Pair<'_>| run.joules.is_some() && one.interleave.joules.is_some();
+    let factors = if pairs.iter().all(is_known) { factors } else { &[] };
+    let joules = |pair: &Pair<'_>, factor: f64| total_j(pair.1, factor) / turns_j(pair.0, factor);
     let moved = |(one, run): &Pair<'_>| {
         (run.promoted_bytes + run.demoted_bytes) as f64 / one.peak_bytes.max(1) as f64
     };
     let written = |run: &RunReport| run.written_slow_bytes();
     let turns_written: f64 = pairs.iter().map(|(one, _)| written(&one.interleave)).sum();
     let own_written: f64 = pairs.iter().map(|(_, run)| written(run)).sum();
+    let fast_share = |(_, run): &Pair<'_>| run.spent.fast_misses / run.spent.misses.max(1.0);
     Some(EnergyStanding {
         policy: name.to_owned(),
         per_mille,
         comparisons: results.len(),
         time: geometric(&pairs, time),
-        energies: factors.iter().map(ratio).collect(),
-        moved: mean(&pairs, moved),
-        moving: mean(&pairs, |(_, run)| run.moving_ns() / run.time_ns),
-        fast_share: mean(&pairs, |(_, run)| run.spent.fast_misses / run.spent.misses.max(1.0)),
+        energies: ratios(&pairs, factors, time, joules),
+        moved: Some(mean(&pairs, moved)),
+        moving: Some(mean(&pairs, |(_, run)| run.moving_ns() / run.time_ns)),
+        fast_share: Some(mean(&pairs, fast_share)),
         written_slow: (turns_written > 0.0).then_some(own_written / turns_written),
     })
 }
 
-fn geometric(pairs: &[Pair<'_>], of: impl Fn(&Pair<'_>) -> f64) -> f64 {
-    mean(pairs, |pair| of(pair).ln()).exp()
+/// What no run is below.
+fn bound(per_mille: u64, of_size: &[&Comparison], factors: &[f64]) -> Option<EnergyStanding> {
+    let is_known = |one: &&Comparison| one.bound_j.is_some() && one.interleave.joules.is_some();
+    let factors = if of_size.iter().all(is_known) { factors } else { &[] };
+    let time = |one: &&Comparison| one.paid.bound_ns / one.interleave.time_ns;
+    // Static power is of as many bytes as interleave has, for at least the bound's time.
+    let joules = |one: &&Comparison, factor: f64| {
+        let holding_j = one.interleave.joules.unwrap_or_default().holding_j * time(one);
+        (one.bound_j.unwrap_or_default() + factor * holding_j) / turns_j(one, factor)
+    };
+    (!of_size.is_empty()).then(|| EnergyStanding {
+        policy: BOUND.to_owned(),
+        per_mille,
+        comparisons: of_size.len(),
+        time: geometric(of_size, time),
+        energies: ratios(of_size, factors, time, joules),
+        moved: None,
+        moving: None,
+        fast_share: None,
+        written_slow: None,
+    })
 }
 
-fn mean(pairs: &[Pair<'_>], of: impl Fn(&Pair<'_>) -> f64) -> f64 {
-    pairs.iter().map(of).sum::<f64>() / pairs.len() as f64
+fn total_j(run: &RunReport, factor: f64) -> f64 {
+    run.joules.unwrap_or_default().total_j(factor)
 }
 
-/// The table, and what it shows; empty without standings.
+fn turns_j(one: &Comparison, factor: f64) -> f64 {
+    total_j(&one.interleave, factor)
+}
+
+fn ratios<T>(
+    all: &[T],
+    factors: &[f64],
+    time: impl Fn(&T) -> f64,
+    joules: impl Fn(&T, f64) -> f64,
+) -> Vec<EnergyRatio> {
+    let ratio = |factor: &f64| EnergyRatio {
+        static_times: *factor,
+        joules: geometric(all, |one| joules(one, *factor)),
+        edp: geometric(all, |one| joules(one, *factor) * time(one)),
+    };
+    factors.iter().map(ratio).collect()
+}
+
+fn geometric<T>(all: &[T], of: impl Fn(&T) -> f64) -> f64 {
+    mean(all, |one| of(one).ln()).exp()
+}
+
+fn mean<T>(all: &[T], of: impl Fn(&T) -> f64) -> f64 {
+    all.iter().map(of).sum::<f64>() / all.len() as f64
+}
+
+/// The table, and what it shows; empty where energies are unknown: `--json` has the rest.
 pub fn energy_text(standings: &[EnergyStanding]) -> String {
-    let Some(first) = standings.first() else { return String::new() };
+    let first = standings.first().filter(|first| !first.energies.is_empty());
+    let Some(first) = first else { return String::new() };
     use Align::{Left, Right};
     let name = |one: &EnergyRatio| format!("x{}", one.static_times);
     let factors: Vec<String> = first.energies.iter().map(name).collect();
@@ -125,7 +172,8 @@ pub fn energy_text(standings: &[EnergyStanding]) -> String {
     format!(
         "\n{}energies over those of interleave, static power of the provisioned memory {} what the \
          description has; moved: bytes over the peak; moving: share of the time; in fast: of \
-         misses; slow writes: bytes over interleave's\n",
+         misses; slow writes: bytes over interleave's; bound: no run takes less time, nor less \
+         energy\n",
         table.text(),
         factors.join(", ")
     )
@@ -141,8 +189,10 @@ fn cells(one: &EnergyStanding) -> Vec<String> {
     for ratio in &one.energies {
         cells.extend([ratio.joules, ratio.edp].map(|value| format!("{value:.3}")));
     }
-    cells.push(format!("{:.2}", one.moved));
-    cells.extend([one.moving, one.fast_share].map(|share| format!("{:.1}%", share * 100.0)));
-    cells.push(one.written_slow.map_or("-".to_owned(), |ratio| format!("{ratio:.3}")));
+    let shown = |value: Option<f64>, show: fn(f64) -> String| value.map_or("-".to_owned(), show);
+    cells.push(shown(one.moved, |ratio| format!("{ratio:.2}")));
+    let shares = [one.moving, one.fast_share];
+    cells.extend(shares.map(|value| shown(value, |share| format!("{:.1}%", share * 100.0))));
+    cells.push(shown(one.written_slow, |ratio| format!("{ratio:.3}")));
     cells
 }

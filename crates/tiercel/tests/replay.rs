@@ -54,6 +54,8 @@ fn what_it_does_not_know_is_refused() {
         (vec!["--fast", "0%"], "share of the peak"),
         (vec!["--seeds", "0"], "0"),
         (vec!["--profile", "/no/such.profile"], "/no/such.profile"),
+        (vec!["--lasts", "1,2", "--profile", "a"], "2 times for 1 profiles"),
+        (vec!["--lasts", "0", "--profile", "a"], "seconds above 0"),
     ] {
         let output = replay(&args);
         let error = String::from_utf8_lossy(&output.stderr);
@@ -68,7 +70,7 @@ fn energies_are_shown_where_they_are_known() {
         ["--streams", "hot/0", "--fast", "50%", "--seeds", "1", "--machine", "pcm", "--policy"];
     let all = json(&[&args[..], &[policies, "--json", "--static-power", "1,x8"]].concat());
     let rows = all["energy"].as_array().unwrap();
-    assert_eq!(rows.len(), 6, "{all}");
+    assert_eq!(rows.len(), 7, "{all}");
     for row in rows {
         let ratios = row["energies"].as_array().unwrap();
         assert_eq!(ratios.len(), 2);
@@ -78,7 +80,13 @@ fn energies_are_shown_where_they_are_known() {
             assert!((of(ratio, "edp") - product).abs() < 1e-9, "of one stream: {row}");
         }
     }
-    let all_fast = rows.last().unwrap();
+    let (bound, policies) = rows.split_last().unwrap();
+    assert_eq!((&bound["policy"], &bound["moved"]), (&"bound".into(), &Value::Null));
+    let edp = |row: &Value| row["energies"][0]["edp"].as_f64().unwrap();
+    let all_fast = policies.last().unwrap();
+    for row in policies.iter().filter(|row| *row != all_fast) {
+        assert!(edp(row) >= edp(bound), "{row} {bound}");
+    }
     assert_eq!((&all_fast["fast_share"], &all_fast["moved"]), (&1.0.into(), &0.0.into()));
     let text = |machine: &str| {
         let output = replay(&["--streams", "hot/0", "--seeds", "1", "--machine", machine]);

@@ -7,6 +7,7 @@
 //! - *Static* ([`Items::fixed`]): each part of an object has one memory for its whole life, for
 //!   free. The best such choice exactly (an integral flow); no bound on runs that move.
 
+mod energy;
 mod fixed;
 mod paid;
 
@@ -18,6 +19,7 @@ use tiercel_wire::layout::OS_PAGE_BYTES;
 use crate::speed::Speeds;
 use crate::stream::{Accesses, Piece, Stream, What, range_of};
 
+pub use energy::EnergyItems;
 pub use paid::{MoveCosts, Paid};
 
 /// An object from birth to death.
@@ -59,6 +61,11 @@ pub struct Items {
 
 /// The lives of a stream, in the order of their births.
 pub fn lives(stream: &Stream, speeds: &Speeds) -> Vec<Life> {
+    lives_worth(stream, &|accesses| speeds.value_ns(accesses))
+}
+
+/// The same, by what it costs that accesses go to slow memory: nanoseconds, or another unit.
+pub(crate) fn lives_worth(stream: &Stream, worth: &dyn Fn(&Accesses) -> f64) -> Vec<Life> {
     let (mut lives, mut living): (Vec<Life>, BTreeMap<u64, usize>) = (Vec::new(), BTreeMap::new());
     let mut steps = 0;
     for event in &stream.events {
@@ -66,7 +73,7 @@ pub fn lives(stream: &Stream, speeds: &Speeds) -> Vec<Life> {
             What::Accesses(accesses) => {
                 let last = living.range(..=accesses.addr).next_back();
                 if let Some((_, at)) = last {
-                    lives[*at].add(steps, accesses, speeds);
+                    lives[*at].add(steps, accesses, worth(accesses));
                 }
                 steps += 1;
             }
@@ -98,8 +105,7 @@ fn follow(record: &Record, lives: &mut Vec<Life>, living: &mut BTreeMap<u64, usi
 }
 
 impl Life {
-    fn add(&mut self, step: usize, accesses: &Accesses, speeds: &Speeds) {
-        let value_ns = speeds.value_ns(accesses);
+    fn add(&mut self, step: usize, accesses: &Accesses, value_ns: f64) {
         self.value_ns += value_ns;
         let piece = Piece { addr: accesses.addr, bytes: accesses.bytes };
         self.accesses.push((step, piece, value_ns));
