@@ -3,12 +3,13 @@
 
 use anyhow::{Context, Result};
 use serde::Serialize;
-use tiercel_machine::{Machine, NodeId, number};
+use tiercel_machine::{Energy, Machine, NodeId, number};
+use toml::{Table, Value};
 
 use super::experiment::{Baseline, Choice, Experiment, Workload};
 use super::run_result::{Cell, Method, Spec};
 use super::share::Share;
-use crate::topology::Topology;
+use crate::topology::{GuestNode, Topology};
 
 /// Version of the guest's agent; raised when it measures differently, so that older results are
 /// repeated.
@@ -218,6 +219,37 @@ impl Target {
     }
 }
 
+impl Target {
+    /// What the guest's firmware cannot say of its nodes: energies, with a node's static power for
+    /// as much memory as the guest has of it.
+    fn energies(&self) -> Vec<Value> {
+        let of_node = |(at, node): (usize, &GuestNode)| {
+            let whole = self.machine.node(node.origin)?;
+            let share = node.memory_bytes as f64 / whole.capacity_bytes.max(1) as f64;
+            let static_w = whole.energy.static_w.map(|w| w * share);
+            let energy = Energy { static_w, ..whole.energy };
+            let is_known = energy != Energy::default() && node.memory_bytes > 0;
+            let energy = Value::try_from(energy).expect("plain data is TOML");
+            let id = Value::from(i64::from(node_number(at)));
+            is_known.then(|| table([("id", id), ("energy", energy)]))
+        };
+        self.topology.nodes.iter().enumerate().filter_map(of_node).collect()
+    }
+
+    /// A configuration that states these energies, unless it has a machine of its own.
+    fn configured(&self, mut config: Table) -> String {
+        let energies = self.energies();
+        if !energies.is_empty() && !config.contains_key("machine") {
+            config.insert("machine".to_owned(), table([("node", Value::Array(energies))]));
+        }
+        toml::to_string(&config).expect("a table from TOML is TOML")
+    }
+}
+
+fn table<const N: usize>(entries: [(&str, Value); N]) -> Value {
+    Table::from_iter(entries.map(|(key, value)| (key.to_owned(), value))).into()
+}
+
 impl Run {
     /// The run's specification for the guest; `command` in the guest, `fast_bytes` if the run has a
     /// limit.
@@ -250,11 +282,10 @@ impl Run {
             }
             Some(Baseline::Damon) => Method::Damon,
             None => {
-                let config = self.choice.config_text();
+                let config = target.configured(self.choice.config.clone());
                 match self.choice.plan.clone() {
                     Some(plan) => {
-                        let recorded = toml::to_string(&experiment.common());
-                        let recorded = recorded.expect("a table from TOML is TOML");
+                        let recorded = target.configured(experiment.common());
                         Method::Planned { config, recorded, plan }
                     }
                     None => Method::Tiercel(config),
@@ -275,5 +306,43 @@ impl Run {
             run: self.choice.run.clone(),
             learned: self.choice.learned,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::Size;
+    use serde::Deserialize as _;
+    use tiercel_machine::MachineChoice;
+
+    fn target(name: &str) -> Target {
+        let machine = Machine::builtin(name).expect("reads").expect("is built in");
+        let topology = Topology::of(&machine, Size::default()).expect("a guest");
+        Target { name: name.to_owned(), machine, topology }
+    }
+
+    #[test]
+    fn guests_know_energies_of_as_much_memory_as_they_have() {
+        let target = target("pcm");
+        let config: Table = toml::from_str("[policy]\ntick_ms = 50").expect("TOML");
+        let text = target.configured(config.clone());
+        let stated: Table = toml::from_str(&text).expect("TOML");
+        assert_eq!(stated["policy"], config["policy"]);
+        let choice = MachineChoice::deserialize(stated["machine"].clone()).expect("a choice");
+        let energies: Vec<Energy> = choice.overrides.nodes.iter().map(|node| node.energy).collect();
+        assert_eq!(energies[1], target.machine.nodes[1].energy);
+        // 1 of 32 GiB.
+        let share = energies[0].static_w.expect("known") / 0.329;
+        assert!((share - 1.0 / 32.0).abs() < 1e-9, "{share}");
+        let own: Table = toml::from_str("machine = \"spr-cxl\"").expect("TOML");
+        assert_eq!(target.configured(own.clone()), toml::to_string(&own).expect("TOML"));
+    }
+
+    #[test]
+    fn no_machine_is_stated_where_no_energy_is_known() {
+        let mut target = target("pcm");
+        target.machine.nodes.iter_mut().for_each(|node| node.energy = Energy::default());
+        assert_eq!(target.configured(Table::new()), "");
     }
 }
