@@ -36,6 +36,20 @@ pub fn workloads_make(goals: &[&str]) -> Command {
     make
 }
 
+/// Those of workloads/Makefile, without what clang does not know.
+const CLANG_FLAGS: &str =
+    "FLAGS=-std=gnu17 -O2 -g -fno-omit-frame-pointer -fno-optimize-sibling-calls -Wall -pthread";
+
+/// Builds workloads of these names by another compiler: `variables` are those of the Makefile.
+/// Returns the folder of `target` they are in.
+pub fn clang_workloads(folder: &str, variables: &[&str], names: &[&str]) -> Result<PathBuf> {
+    let out = exec::target().join(folder);
+    let mut workloads = make("workloads");
+    workloads.arg(format!("OUT={}", out.display())).args(variables).arg(CLANG_FLAGS);
+    exec::run(workloads.args(names.iter().map(|name| out.join(name))))?;
+    Ok(out)
+}
+
 /// Builds a bench's program from its one source file, with these `options` besides the usual ones.
 pub fn program(name: &str, options: &[&str]) -> Result<PathBuf> {
     let out = exec::target().join(name);

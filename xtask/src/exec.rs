@@ -47,6 +47,11 @@ pub fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
+/// Runs a command without its standard output; an error where it fails.
+pub fn quietly(command: &mut Command) -> Result<()> {
+    run(command.stdout(Stdio::null()))
+}
+
 /// Runs to the end and returns what it printed on stdout; an unsuccessful status is an error that
 /// carries the end of what it printed on stderr.
 pub fn output(command: &mut Command) -> Result<String> {

@@ -23,6 +23,7 @@ mod lab;
 mod licences;
 mod measure;
 mod metadata;
+mod oam;
 mod package;
 mod programs;
 mod projects;
@@ -79,6 +80,8 @@ enum Verb {
     Docs(docs::Options),
     /// Show what Tiercel finds out about a real program
     Demo,
+    /// OAM's evaluation in `tiercel replay`; writes lab/results/oam-replay
+    Oam(oam::Options),
     /// Run real programs plainly and hosted, and compare; writes docs/real-programs.md
     RealPrograms(real_programs::Options),
     /// Run test suites and odd programs plainly and hosted, and print each difference
@@ -119,6 +122,7 @@ fn run(verb: Verb) -> Result<()> {
         Verb::Bench(options) => bench::main(&options),
         Verb::Docs(options) => docs::main(&options),
         Verb::Demo => demo::main(),
+        Verb::Oam(options) => oam::main(&options),
         Verb::RealPrograms(options) => real_programs::main(&options),
         Verb::Conformance(options) => conformance::main(&options),
         Verb::Soak(options) => soak::main(&options),

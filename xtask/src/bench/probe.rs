@@ -4,9 +4,9 @@
 //! Knows nothing of how accesses are checked.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use serde::Deserialize;
 
 use crate::{build, compiler, exec, measure};
@@ -28,10 +28,6 @@ const ROUNDS: usize = 5;
 const QUICK_ROUNDS: usize = 1;
 /// Of an ordinary server; so that the workloads exceed them on any machine.
 const CACHES: &str = "32K/8,1M/16,4M/16";
-/// Those of workloads/Makefile, without what clang does not know.
-const CLANG_FLAGS: &str =
-    "FLAGS=-std=gnu17 -O2 -g -fno-omit-frame-pointer -fno-optimize-sibling-calls -Wall -pthread";
-
 /// Limits, of the project's targets: means over workloads, and the worst of sampled ones.
 const UNHOSTED_LIMIT: f64 = 1.5;
 const SAMPLED_LIMIT: f64 = 1.7;
@@ -111,15 +107,10 @@ fn build_all() -> Result<Built> {
     build::runtime(&[])?;
     compiler::build()?;
     let tiercel = build::tiercel()?;
-    let built = |name: &str, cc: String| {
-        let out = exec::target().join(name);
-        let mut make = build::make("workloads");
-        make.arg(format!("OUT={}", out.display())).arg(format!("CC={cc}")).arg(CLANG_FLAGS);
-        exec::run(make.args(WORKLOADS.iter().map(|(name, _)| out.join(name))))?;
-        anyhow::Ok(out)
-    };
-    let plain = built("workloads-clang", "clang-19".into())?;
-    let checked = built("workloads-checked", format!("{} cc", tiercel.display()))?;
+    let names: Vec<&str> = WORKLOADS.iter().map(|(name, _)| *name).collect();
+    let plain = build::clang_workloads("workloads-clang", &["CC=clang-19"], &names)?;
+    let cc = format!("CC={} cc", tiercel.display());
+    let checked = build::clang_workloads("workloads-checked", &[&cc], &names)?;
     Ok(Built { tiercel, plain, checked })
 }
 
@@ -141,8 +132,8 @@ fn costs(
         words.push(folder.join(name).display().to_string());
         words.extend(arguments.iter().map(|argument| (*argument).to_owned()));
         match way {
-            Way::Recorded(rate) => quietly(record(built, rate).args(&words))?,
-            Way::Plain | Way::Unhosted => quietly(Command::new(&words[0]).args(&words[1..]))?,
+            Way::Recorded(rate) => exec::quietly(record(built, rate).args(&words))?,
+            Way::Plain | Way::Unhosted => exec::quietly(Command::new(&words[0]).args(&words[1..]))?,
         }
         Ok(measure::read(&report)?.cpu_s)
     };
@@ -154,7 +145,7 @@ fn recorded(built: &Built, rate: &str, name: &str, arguments: &[&str]) -> Result
     let profile = profile(rate);
     let mut record = record(built, rate);
     record.args(["setarch", "-R"]).arg(built.checked.join(name));
-    quietly(record.args(arguments))?;
+    exec::quietly(record.args(arguments))?;
     Ok(profile)
 }
 
@@ -168,12 +159,6 @@ fn record(built: &Built, rate: &str) -> Command {
 
 fn profile(rate: &str) -> PathBuf {
     exec::target().join(format!("bench-probe-{}.profile", rate.replace('/', "-")))
-}
-
-fn quietly(command: &mut Command) -> Result<()> {
-    let status = command.stdout(Stdio::null()).status()?;
-    ensure!(status.success(), "{} ended with {status}", exec::shown(command));
-    Ok(())
 }
 
 /// What `tiercel profile diff --fidelity` says.
