@@ -10,8 +10,18 @@ use super::source::File;
 /// Top-level folders that need no line in README.md.
 const UNNAMED: &[&str] = &[".cargo", ".ci", ".github"];
 /// The groups setup/packages.txt may use.
-const GROUPS: &[&str] =
-    &["build", "test", "bench", "demo", "conformance", "project", "soak", "exact", "rust"];
+const GROUPS: &[&str] = &[
+    "build",
+    "test",
+    "bench",
+    "demo",
+    "conformance",
+    "project",
+    "soak",
+    "package",
+    "exact",
+    "rust",
+];
 
 pub fn check(files: &[File]) -> Vec<Problem> {
     let mut problems = architecture(files);

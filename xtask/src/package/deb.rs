@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
-use clap::{Args, Subcommand};
 
+use super::container;
 use crate::exec;
 use crate::install::{Parts, Tree};
 
@@ -36,33 +36,15 @@ tiercel: shared-library-lacks-prerequisites [usr/lib/tiercel/memkind/libmemkind.
 tiercel: shared-library-lacks-prerequisites [usr/lib/tiercel/memkind/libmemkind.so]
 ";
 
-#[derive(Args)]
-pub struct Options {
-    #[command(subcommand)]
-    kind: Kind,
-}
-
-#[derive(Subcommand)]
-enum Kind {
-    /// A package for Debian, checked by lintian
-    Deb {
-        /// Of the debug build
-        #[arg(long, hide = true)]
-        debug: bool,
-    },
-}
-
-pub fn main(options: &Options) -> Result<()> {
-    let Kind::Deb { debug } = options.kind;
-    let package = deb(&Parts::build(debug)?)?;
+/// Builds the package below `target/package`, and has lintian check it.
+pub fn package(parts: &Parts) -> Result<PathBuf> {
+    let package = build(parts)?;
     check(&package)?;
-    println!("{}", package.display());
-    Ok(())
+    Ok(package)
 }
 
-/// Builds the package below `target/package`.
-fn deb(parts: &Parts) -> Result<PathBuf> {
-    let folder = exec::target().join("package");
+fn build(parts: &Parts) -> Result<PathBuf> {
+    let folder = container::folder()?;
     let root = folder.join("root");
     if root.exists() {
         fs::remove_dir_all(&root)?;
