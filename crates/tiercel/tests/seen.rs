@@ -5,7 +5,7 @@ mod common;
 
 use common::{Daemon, Process, compile, run, stderr, stdout, wait};
 use serde_json::Value;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 const MIB: u64 = 1 << 20;
 
@@ -164,43 +164,71 @@ fn the_summary_of_a_run_states_its_coverage() {
     assert!(text.contains("static: table in covered"), "{text}");
 }
 
-/// 128 MiB that is written once beside 32 MiB that is hit at random for a second: with so few
+/// 128 MiB that is written once beside 32 MiB that is hit at random for some seconds: with so few
 /// samples the cold one came first in five of eight runs.
-#[test]
-fn a_short_run_ranks_right_or_not_at_all() {
+const SHORT: &str = r#"
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+__attribute__((noinline)) char *make_cold(size_t n) { return malloc(n); }
+__attribute__((noinline)) char *make_hot(size_t n) { return malloc(n); }
+int main(int count, char **words) {
+    char *cold = make_cold(128 << 20), *hot = make_hot(32 << 20);
+    memset(cold, 1, 128 << 20);
+    unsigned long x = 88172645463325252ul;
+    for (time_t end = time(NULL) + (count > 1 ? atoi(words[1]) : 0); time(NULL) <= end;)
+        for (int i = 0; i < 100000; i++) {
+            x ^= x << 13, x ^= x >> 7, x ^= x << 17;
+            hot[x & ((32 << 20) - 1)]++;
+        }
+    return cold[7] - 1;
+}
+"#;
+
+/// Seconds of the runs, without and with other programs on every CPU. More of them, as
+/// `TIERCEL_SHORT_RUNS="1 2 4 8 16 30"`, are for a machine with time.
+const SHORT_RUNS: &str = "1 2";
+
+/// Its summary.
+fn short_run(program: &str, seconds: &str) -> Value {
     let folder = tempfile::tempdir().unwrap();
-    let source = "#include <stdlib.h>\n#include <string.h>\n#include <time.h>\n\
-        __attribute__((noinline)) char *make_cold(size_t n) { return malloc(n); }\n\
-        __attribute__((noinline)) char *make_hot(size_t n) { return malloc(n); }\n\
-        int main(void) {\n    char *cold = make_cold(128 << 20), *hot = make_hot(32 << 20);\n\
-        memset(cold, 1, 128 << 20);\n    unsigned long x = 88172645463325252ul;\n\
-        for (time_t end = time(NULL) + 1; time(NULL) <= end;)\n\
-        for (int i = 0; i < 100000; i++) {\n        x ^= x << 13, x ^= x >> 7, x ^= x << 17;\n\
-        hot[x & ((32 << 20) - 1)]++;\n    }\n    return cold[7] - 1;\n}\n";
-    let program = compile(folder.path(), "short", source, &[]);
     let summary = folder.path().join("summary");
-    let output = run(&[
-        "--json",
-        "--machine",
-        "spr-cxl",
-        "--output",
-        summary.to_str().unwrap(),
-        "--",
-        program.to_str().unwrap(),
-    ]);
+    let to = summary.to_str().unwrap();
+    let words = ["--json", "--machine", "spr-cxl", "--output", to, "--", program, seconds];
+    let output = run(&words);
     assert!(output.status.success(), "{}", stderr(&output));
-    let text = std::fs::read_to_string(summary).unwrap();
-    let value: serde_json::Value = serde_json::from_str(&text).unwrap();
-    let ranking = &value["summary"]["ranking"];
+    serde_json::from_slice(&std::fs::read(summary).unwrap()).unwrap()
+}
+
+/// A ranking is right, or says that it is not settled, and why.
+fn check_ranking(run: &Value) {
+    let ranking = &run["summary"]["ranking"];
     let (samples, wanted) = (ranking["samples"].as_u64(), ranking["samples_wanted"].as_u64());
-    if ranking["settled"] == true {
-        assert!(samples >= wanted, "{ranking}");
-        let share = |site: &&serde_json::Value| {
-            site["used"]["share"]["of"].as_f64().map(|share| (share * 1e6) as u64)
-        };
-        let first = value["sites"].as_array().unwrap().iter().max_by_key(share).unwrap();
-        assert!(first["name"].as_str().unwrap().contains("make_hot"), "{first}");
-    } else {
+    if ranking["settled"] != true {
         assert!(samples < wanted || ranking["at_stake"].as_f64().unwrap() > 0.0, "{ranking}");
+        return;
+    }
+    assert!(samples >= wanted, "{ranking}");
+    let share =
+        |site: &&Value| site["used"]["share"]["of"].as_f64().map(|share| (share * 1e6) as u64);
+    let first = run["sites"].as_array().unwrap().iter().max_by_key(share).unwrap();
+    assert!(first["name"].as_str().unwrap().contains("make_hot"), "{first}");
+}
+
+#[test]
+fn short_runs_rank_right_or_not_at_all_under_load_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile(folder.path(), "short", SHORT, &[]);
+    let program = program.to_str().unwrap();
+    let wanted = std::env::var("TIERCEL_SHORT_RUNS");
+    let wanted = wanted.as_deref().unwrap_or(SHORT_RUNS);
+    for seconds in wanted.split_whitespace() {
+        check_ranking(&short_run(program, seconds));
+    }
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    let busy = || Process::start(Command::new("sh").args(["-c", "while :; do :; done"]));
+    let _load: Vec<Process> = (0..2 * cpus).map(|_| busy()).collect();
+    for seconds in wanted.split_whitespace() {
+        check_ranking(&short_run(program, seconds));
     }
 }
