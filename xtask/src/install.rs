@@ -7,7 +7,7 @@
 //!   PREFIX/lib/tiercel/             the runtime, OpenMP's memkind, the lab's emulator, the list
 //!   PREFIX/lib/pkgconfig, cmake     how programs link the runtime
 //!   PREFIX/include                  tiercel.h, tiercel.hpp, tiercel.f90
-//!   PREFIX/share                    manual pages, completions, the default configuration
+//!   PREFIX/share                    manual pages, completions, module, default configuration
 //!   PREFIX/lib/systemd/system       the unit
 //! ```
 
@@ -141,6 +141,8 @@ impl Tree {
             let from = exec::root().join("include").join(header);
             self.copy(&from, &format!("include/{header}"), 0o644)?;
         }
+        let module = format!("share/modulefiles/tiercel/{}", env!("CARGO_PKG_VERSION"));
+        self.copy(&exec::root().join("dist/modulefile"), &module, 0o644)?;
         self.linking()?;
         self.generated()?;
         let unit = fs::read_to_string(exec::root().join("dist/tiercel.service"))?;

@@ -51,6 +51,7 @@ fn what_is_installed_is_used_and_removed_without_a_trace() {
     let installed = Installed::new();
     used_by_people(&installed);
     linked_by_programs(&installed);
+    loaded_as_a_module(&installed);
     // A file that is not ours stays, with its folder.
     let foreign = installed.path("share/man/man1/other.1");
     fs::write(&foreign, "").unwrap();
@@ -115,4 +116,19 @@ fn linked_by_programs(installed: &Installed) {
     checked(&mut cmake);
     checked(Command::new("cmake").arg("--build").arg(file("build")));
     assert_eq!(text(&checked(&mut Command::new(file("build/p")))), "allocated\n");
+}
+
+/// By Environment Modules, in a shell that knows nothing else of it.
+fn loaded_as_a_module(installed: &Installed) {
+    let script = ". /usr/share/modules/init/bash\nset -e\nmodule use \"$1\"\nmodule load tiercel\n\
+                  command -v tiercel\nman -w tiercel-run\npkg-config --modversion tiercel\n\
+                  module unload tiercel\n! command -v tiercel\n";
+    let mut shell = Command::new("bash");
+    shell.args(["-c", script, "bash"]).arg(installed.path("share/modulefiles"));
+    shell.env("PATH", "/usr/bin:/bin").env_remove("MANPATH");
+    let prefix = installed.path("").canonicalize().unwrap();
+    let below = |name: &str| prefix.join(name).display().to_string();
+    let (command, page) = (below("bin/tiercel"), below("share/man/man1/tiercel-run.1"));
+    let version = env!("CARGO_PKG_VERSION");
+    assert_eq!(text(&checked(&mut shell)), format!("{command}\n{page}\n{version}\n"));
 }

@@ -63,12 +63,14 @@ fn build(parts: &Parts) -> Result<PathBuf> {
     Ok(package)
 }
 
-/// Configuration in /etc, pkg-config's file by architecture, manual pages compressed.
+/// Configuration in /etc, pkg-config's file by architecture, manual pages compressed; no module,
+/// since it is in the system's folders.
 fn as_debian_has_it(root: &Path) -> Result<()> {
     let arch = exec::output(Command::new("dpkg-architecture").arg("-qDEB_HOST_MULTIARCH"))?;
     let linking = root.join("usr/lib").join(arch.trim());
     fs::create_dir_all(&linking)?;
     fs::rename(root.join("usr/lib/pkgconfig"), linking.join("pkgconfig"))?;
+    fs::remove_dir_all(root.join("usr/share/modulefiles"))?;
     let settings = root.join("usr/share/tiercel/tiercel.toml");
     fs::create_dir_all(root.join("etc"))?;
     fs::rename(&settings, root.join("etc/tiercel.toml"))?;
