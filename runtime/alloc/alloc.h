@@ -47,7 +47,7 @@ TCL_HIDDEN void tcl_secure_start(void);
 /* Makes vregions of the memory that the heap has claimed so far. */
 TCL_HIDDEN void tcl_heap_back(void);
 
-/* True for addresses of the heap's range. */
+/* True for memory that this malloc gave, small or large. */
 TCL_HIDDEN bool tcl_heap_has(const void *p);
 
 /* False where the program, or a library before this one, exports another malloc. The first call is

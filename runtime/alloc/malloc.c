@@ -237,7 +237,7 @@ TCL_EXPORT void *pvalloc(size_t bytes) {
 }
 
 bool tcl_heap_has(const void *p) {
-    return is_run(p);
+    return is_small(p) || is_run(p) || tcl_small_owns(p) || tcl_far_usable(p);
 }
 
 void *tcl_allocate(size_t bytes, size_t align, struct caller caller) {
