@@ -8,7 +8,7 @@ use std::ops::Range;
 use tiercel_machine::number::{index, index_u32};
 
 use super::block::{BLOCK_PIECES, NOWHERE};
-use super::planes::ALL;
+use super::planes::{ALL, History};
 use super::store::{Regions, place};
 use super::tally::{TALLY_PAGES, Tally};
 use super::unit::{LEVEL_MAX, Unit, UnitKey};
@@ -62,7 +62,8 @@ impl Regions {
     }
 
     /// Pieces of small OS pages that could as well be one: all were accessed in all windows of a
-    /// history, by the same accessor, and are on one node. At most `max`; all have their turn.
+    /// history, or each 64 KiB more than once in one where samples are counted; by the same
+    /// accessor, and all are on one node. At most `max`; all have their turn.
     pub fn to_collapse(&mut self, max: usize) -> Vec<Unit> {
         let all = self.blocks.len() * BLOCK_PIECES;
         let mut found = Vec::new();
@@ -82,22 +83,32 @@ impl Regions {
         let piece = &block.pieces[at];
         let is_small = piece.pid != 0 && !piece.is_huge && !piece.of_file;
         let same = |codes| self.tables.present(codes).count_ones() == 1;
+        // What no sample has hit yet has no accessor.
+        let has_one_accessor =
+            || (self.tables.present(piece.accessor) & !(1 << NOWHERE)).count_ones() == 1;
         let is_somewhere = || self.tables.get(piece.node, 0) != NOWHERE;
-        if !is_small || !same(piece.node) || !is_somewhere() || !same(piece.accessor) {
+        if !is_small || !same(piece.node) || !is_somewhere() || !has_one_accessor() {
             return None;
         }
-        let history = usize::from(self.config.history);
-        let open = index(self.window() % u64::from(self.config.history));
-        let mut closed = block.histories[at][..history].iter().enumerate();
-        let is_hot = closed.all(|(plane, bits)| plane == open || *bits == ALL);
         let is_old = self.window() >= piece.since + u64::from(LEVEL_MAX);
         let tally = block.tallies.get(at);
-        let is_hot = is_hot && tally.is_none_or(|tally| warm_parts(tally) == PARTS);
+        let is_hot = match tally {
+            // Of a few samples a window, each OS page has its bit in some windows alone.
+            Some(tally) => warm_parts(tally) == PARTS,
+            None => self.has_all_bits(&block.histories[at]),
+        };
         let samples = tally.map(|tally| tally.mean(0, PIECE_PAGES));
         // The open window has not had its access yet.
         let level = self.config.history;
         let one = || Unit { bytes: PIECE_BYTES, level, samples, ..self.unit(id, 0) };
         (is_hot && is_old).then(one)
+    }
+
+    /// Whether all OS pages of a piece were accessed in all windows that have ended.
+    fn has_all_bits(&self, history: &History) -> bool {
+        let open = index(self.window() % u64::from(self.config.history));
+        let mut planes = history[..usize::from(self.config.history)].iter().enumerate();
+        planes.all(|(plane, bits)| plane == open || *bits == ALL)
     }
 }
 
@@ -110,6 +121,7 @@ fn warm_parts(tally: &Tally) -> usize {
 #[cfg(test)]
 mod tests {
     use super::super::*;
+    use super::TALLY_PAGES;
     use tiercel_machine::NodeId;
 
     const HUGE: u64 = PIECE_BYTES;
@@ -171,5 +183,23 @@ mod tests {
         regions.set_huge_at((7, HUGE), false);
         touch(&mut regions, 5..6, 1);
         assert_eq!(regions.to_collapse(9), [], "two accessors");
+    }
+
+    #[test]
+    fn of_few_samples_the_count_says_that_it_is_hot_all_over() {
+        let found = |parts: u64| {
+            let mut regions = ledger(Evidence::Sampled);
+            for window in 0..8 {
+                // Another OS page of each 64 KiB each time.
+                (0..parts).for_each(|part| {
+                    let page = part * TALLY_PAGES as u64 + window;
+                    touch(&mut regions, page..page + 1, 0);
+                });
+                regions.close_window();
+            }
+            regions.to_collapse(9).len()
+        };
+        assert_eq!(found(32), 1);
+        assert_eq!(found(31), 0, "a part is cold");
     }
 }
