@@ -94,7 +94,18 @@ sampler=$!
 wait_for 10 grep -q 1 "$SWITCH"
 kill -KILL "$sampler"
 wait "$sampler"
-contains "killed, it leaves them changed" 200 "$SCAN/scan_period_min_ms"
+are_back() { [ "$(knobs)" = "$before" ]; }
+wait_for 10 are_back
+equal "killed, its child puts them back" "$before" "$(knobs)"
+wait "$program"
+
+begin 4096 4
+samples hint 1 "$pid" > seen 2> errors &
+sampler=$!
+wait_for 10 grep -q 1 "$SWITCH"
+kill -KILL $(cat "/proc/$sampler/task/$sampler/children") "$sampler"
+wait "$sampler"
+contains "with its child killed they stay changed" 200 "$SCAN/scan_period_min_ms"
 wait "$program"
 begin 1024 1
 samples hint 1 "$pid" > seen 2> errors

@@ -1,8 +1,8 @@
 //! The kernel's knobs of NUMA balancing: set while the sampler runs, and put back afterwards. In: a
 //! length of passes. Out: changed files below /proc/sys and debugfs. Knows nothing of faults.
 //!
-//! What was found is written to a file before anything is changed. The next sampler that starts
-//! puts it back if the writer is gone, so that a kill leaves nothing changed for longer than that.
+//! What was found is written to a file before anything is changed. After a kill a child puts it
+//! back ([`Guard`]). Where that was killed as well, the next sampler that starts does.
 
 use std::fs;
 use std::io::Write as _;
@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use tiercel_wire::stat;
 
+use super::guard::Guard;
 use crate::{Kind, SamplerError};
 
 /// Off, balancing, or tiering.
@@ -35,7 +36,16 @@ pub struct Knobs {
     place: Place,
     /// Whether [`Drop`] has something to put back.
     is_ours: bool,
+    /// Does it if this process is killed. Its own [`Drop`] comes after ours, and lets it end.
+    _guard: Option<Guard>,
     state: String,
+}
+
+/// What was found, in the order in which it is put back: the switch comes first. While the kernel
+/// scans, the other values would be in use.
+struct Note {
+    writer: String,
+    found: Vec<(PathBuf, String)>,
 }
 
 impl Place {
@@ -63,8 +73,10 @@ impl Knobs {
         let found = switch(place)?;
         let is_taken = place.found.exists();
         let wanted = wanted(place, window_ms);
-        let is_ours = !is_taken && change(place, &wanted);
-        let mut knobs = Knobs { place: place.clone(), is_ours, state: String::new() };
+        let note = if is_taken { None } else { change(place, &wanted) };
+        let guard = |note: &Note| Guard::start(&place.found, &note.writer, &note.found);
+        let (is_ours, _guard) = (note.is_some(), note.as_ref().and_then(guard));
+        let mut knobs = Knobs { place: place.clone(), is_ours, _guard, state: String::new() };
         let now = switch(place)?;
         if now != BALANCING {
             return Err(off(&found));
@@ -127,28 +139,32 @@ fn wanted(place: &Place, window_ms: u64) -> Vec<(PathBuf, String)> {
     scan.into_iter().chain([(place.switch.clone(), BALANCING.to_owned())]).collect()
 }
 
-/// Notes what is found, then changes it; false, and nothing changed, without the rights to.
-fn change(place: &Place, wanted: &[(PathBuf, String)]) -> bool {
+/// Notes what is found, then changes it; `None`, and nothing changed, without the rights to.
+fn change(place: &Place, wanted: &[(PathBuf, String)]) -> Option<Note> {
     let read = |path: &Path| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
     let present: Vec<_> =
         wanted.iter().filter_map(|(path, value)| Some((path, value, read(path)?))).collect();
     if !present.iter().all(|(path, _, _)| fs::OpenOptions::new().write(true).open(path).is_ok()) {
-        return false;
+        return None;
     }
     let own = std::process::id();
-    let mut text = format!("{own} {}\n", identity(own).unwrap_or_default());
-    for (path, _, found) in &present {
-        text += &format!("{} {found}\n", path.display());
-    }
-    if keep(&place.found, &text).is_err() {
-        return false;
-    }
+    let found = present.iter().rev().map(|(path, _, found)| ((*path).clone(), found.clone()));
+    let writer = format!("{own} {}", identity(own).unwrap_or_default());
+    let note = Note { writer, found: found.collect() };
+    keep(&place.found, &note.text()).ok()?;
     for (path, value, found) in &present {
         if value != &found {
             let _ = fs::write(path, value); // Whether the one that matters worked is read back.
         }
     }
-    true
+    Some(note)
+}
+
+impl Note {
+    fn text(&self) -> String {
+        let line = |(path, value): &(PathBuf, String)| format!("{} {value}\n", path.display());
+        format!("{}\n{}", self.writer, self.found.iter().map(line).collect::<String>())
+    }
 }
 
 /// Writes a new file that is on disk, or at least complete, before this returns.
@@ -158,16 +174,13 @@ fn keep(path: &Path, text: &str) -> std::io::Result<()> {
     file.sync_all()
 }
 
-/// Puts back what the file says, and removes the file. The switch comes first: while the kernel
-/// scans, the other values would be in use.
+/// Puts back what the file says, line by line, and removes the file.
 fn put_back(place: &Place) {
     let Ok(text) = fs::read_to_string(&place.found) else { return };
     let known = |path: &Path| path == place.switch || path.starts_with(&place.scan);
-    for line in text.lines().skip(1).collect::<Vec<_>>().into_iter().rev() {
-        if let Some((path, value)) = line.rsplit_once(' ').filter(|(path, _)| known(path.as_ref()))
-        {
-            let _ = fs::write(path, value);
-        }
+    let lines = text.lines().skip(1).filter_map(|line| line.rsplit_once(' '));
+    for (path, value) in lines.filter(|(path, _)| known(path.as_ref())) {
+        let _ = fs::write(path, value);
     }
     let _ = fs::remove_file(&place.found);
 }

@@ -21,6 +21,7 @@ use crate::{
     SamplerError, Source,
 };
 
+mod guard;
 mod knobs;
 mod passes;
 

@@ -3,6 +3,7 @@
 
 use std::fs;
 
+use super::guard::Guard;
 use super::knobs::Place;
 use super::passes::scans;
 use super::*;
@@ -80,6 +81,29 @@ fn the_next_start_puts_back_what_a_kill_left() {
     let (_, rest) = text.split_once('\n').expect("lines");
     fs::write(&found, format!("{own} 1\n{rest}")).expect("written");
     knobs::restore(&world.place());
+    assert_eq!(world.values(), FOUND);
+    assert!(!world.is_noted());
+}
+
+#[test]
+fn a_child_puts_the_knobs_back_after_a_kill() {
+    let world = World::new("guarded", "0");
+    let changed = || std::mem::forget(Knobs::set(&world.place(), 200).expect("writable"));
+    changed();
+    let note = world.folder.join("found");
+    let text = fs::read_to_string(&note).expect("noted");
+    let (writer, lines) = text.split_once('\n').expect("lines");
+    let line = |line: &str| {
+        let (path, value) = line.rsplit_once(' ').expect("two words");
+        (path.into(), value.to_owned())
+    };
+    let found: Vec<_> = lines.lines().map(line).collect();
+    let guard = |writer| Guard::start(&note, writer, &found).expect("a shell");
+    drop(guard(writer));
+    assert_eq!(world.values()[1], "200", "all is well");
+    guard("1 1").abandon();
+    assert_eq!(world.values()[1], "200", "the note is another's");
+    guard(writer).abandon();
     assert_eq!(world.values(), FOUND);
     assert!(!world.is_noted());
 }
