@@ -24,6 +24,9 @@ fill() {
     wait_for 60 grep -q full filled.log || not_ok "node 0 fills up" "$(cat filled.log)"
 }
 
+# moved_up: MiB in the report; less than one are KiB there
+moved_up() { awk '/^moves/ && $3 ~ /MiB/ { print int($3) }' report; }
+
 # A shell that starts its program after it was attached to.
 sh -c 'while [ ! -e go ]; do sleep 0.1; done
     PLACED_GO=gone placed 0 8192 0 4096 2 > child.log & echo $! > child; wait' &
@@ -49,7 +52,7 @@ equal "attach ends when the last process has ended" 0 $?
 show report
 at_least "processes that the report counts" 2 \
     "$(awk '/processes$/ { print $(NF - 1) }' report)"
-at_least "MiB of the child that Tiercel moved up" 2 "$(awk '/^moves/ { print int($3) }' report)"
+at_least "MiB of the child that Tiercel moved up" 2 "$(moved_up)"
 contains "no byte of the child is lost" intact child.log
 equal "the knobs are as they were found" "$found" "$(knobs)"
 
@@ -84,7 +87,7 @@ at_most "of which the kernel itself moved" 256 $(($(by_kernel) - kernels))
 show report
 contains "the report names the control group" "control group /sys/fs/cgroup/tenant" report
 equal "and counts its processes" 2 "$(awk '/processes$/ { print $(NF - 1) }' report)"
-at_least "MiB that Tiercel moved up of both" 2 "$(awk '/^moves/ { print int($3) }' report)"
+at_least "MiB that Tiercel moved up of both" 2 "$(moved_up)"
 kill "$one" "$two"
 kill -KILL "$filler"
 wait "$one" "$two"
