@@ -223,6 +223,7 @@ pub fn program(name: &str, built: bool) -> Result<PathBuf> {
             build::runtime(&[])?;
             Ok(exec::target().join("runtime/libtiercel.so"))
         }
+        "redis-server" | "redis-cli" | "redis-benchmark" | "python3" => of_debian(name),
         "move_range" => example("tiercel-mover", name),
         "samples" => example("tiercel-sampler", name),
         _ if source.exists() => compile(name, &source),
@@ -233,6 +234,13 @@ pub fn program(name: &str, built: bool) -> Result<PathBuf> {
             Ok(path)
         }
     }
+}
+
+/// A program that Debian has (setup/packages.txt).
+fn of_debian(name: &str) -> Result<PathBuf> {
+    let path = Path::new("/usr/bin").join(name);
+    ensure!(path.exists(), "{} is missing: ./x setup installs it", path.display());
+    Ok(path)
 }
 
 fn out_dir() -> Result<PathBuf> {

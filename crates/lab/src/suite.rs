@@ -34,14 +34,16 @@ const PRELUDE: &str = include_str!("../guest/prelude.sh");
 const RUNNER: &str = include_str!("../guest/runner.sh");
 
 /// Keys of a test's header.
-const HEADERS: [&str; 7] = ["what", "machines", "programs", "limit", "short", "timed", "regions"];
+const HEADERS: [&str; 8] =
+    ["what", "machines", "programs", "trees", "limit", "short", "timed", "regions"];
 
 /// A script, and its header.
 ///
 /// The header is the script's leading comment lines `# key: value`: `what` (one line), `machines`
-/// (names), `programs` (names), and optionally `limit` (seconds), `short` (yes: part of the short
-/// run), `timed` (yes: every access takes the machine's time) and `regions` (how many regions of
-/// interest the plugin must have counted at the end; such a test has a boot of its own).
+/// (names), `programs` (names), and optionally `trees` (files and folders of the host that programs
+/// read, at the same paths), `limit` (seconds), `short` (yes: part of the short run), `timed` (yes:
+/// every access takes the machine's time) and `regions` (how many regions of interest the plugin
+/// must have counted at the end; such a test has a boot of its own).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Test {
     /// The script's file name without `.sh`.
@@ -52,6 +54,8 @@ pub struct Test {
     pub machines: Vec<String>,
     /// Programs that it calls, from the suite's tables.
     pub programs: Vec<String>,
+    /// Files and folders of the host that it reads, at the same paths.
+    pub trees: Vec<String>,
     /// Time after which it counts as hung.
     pub limit: Duration,
     /// Whether the short run includes it.
@@ -145,6 +149,7 @@ impl Test {
             what: fields.get("what").cloned().context("the header `# what:` is missing")?,
             machines: words("machines"),
             programs: words("programs"),
+            trees: words("trees"),
             limit,
             short: fields.get("short").is_some_and(|v| v == "yes"),
             timed: fields.get("timed").is_some_and(|v| v == "yes"),
@@ -175,6 +180,9 @@ fn boot(
                 .get(name)
                 .with_context(|| format!("test {}: there is no program {name}", test.name))?;
             payload.program(path, &place_of(name))?;
+        }
+        for tree in &test.trees {
+            payload.tree(Path::new(tree), tree)?;
         }
         let limit = (test.limit * BUSY_FACTOR).as_secs();
         command += &format!("sh /lab/runner.sh {} {limit}\n", quote(&test.name));
@@ -396,9 +404,11 @@ mod tests {
     #[test]
     fn headers_are_checked() {
         let parse = |text: &str| Test::parse("t".to_owned(), format!("#!/bin/sh\n{text}"));
-        let full = "# what: it works\n# machines: a b\n# programs: p\n# limit: 5\n# short: yes\n\n";
+        let full = "# what: it works\n# machines: a b\n# programs: p\n# trees: /etc/c\n# limit: 5\n\
+                    # short: yes\n\n";
         let test = parse(full).expect("valid");
         assert_eq!(test.machines, ["a", "b"]);
+        assert_eq!(test.trees, ["/etc/c"]);
         assert_eq!((test.limit, test.short), (Duration::from_secs(5), true));
         for bad in ["", "# what: x\n", "# machines: m\n", "# wat: x\n", "# what: x\n# limit: y\n"] {
             assert!(parse(bad).is_err(), "{bad:?}");
