@@ -42,7 +42,7 @@
 
 #define TCL_MAGIC 0x4c435254u /* "TRCL", little endian */
 /* One more with each change of this file that either side can notice. */
-#define TCL_WIRE_VERSION 11u
+#define TCL_WIRE_VERSION 12u
 
 #define TCL_PAGE 4096u /* bytes of an OS page, the smallest that the supported machines have */
 
@@ -418,7 +418,10 @@ struct tcl_control {
     struct tcl_move moves[TCL_MOVES_MAX];
     uint64_t fast_nodes; /* a bit of each node of the best tier below 64 */
     struct tcl_probe_terms probe;
-    uint8_t pad[4096 - 208 - TCL_STOPS_MAX * 8 - TCL_MOVES_MAX * 24];
+    /* 1 + the arena whose budget is room that some sites keep for their births: of memory of the
+     * best tier, and for births alone whose row names it. 0: there is none. */
+    uint32_t nursery_arena;
+    uint8_t pad[4096 - 212 - TCL_STOPS_MAX * 8 - TCL_MOVES_MAX * 24];
 };
 /* Chosen, not measured: 64 births of the smallest object for one atomic subtraction. */
 #define TCL_BIRTH_CREDIT (256 << 10)

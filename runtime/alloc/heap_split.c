@@ -125,7 +125,7 @@ bool tcl_split_begin(struct run *run, size_t bytes, uint32_t site, struct tcl_he
     } else {
         if (run->touched)
             release_ranges(number, &split);
-        if (tcl_birth_is_planned())
+        if (split.is_planned)
             return false;
         tcl_birth_refund(k, bytes); /* its death will refund no arena */
         *head = (struct tcl_head){split.ranges[0].bytes, split.arena};

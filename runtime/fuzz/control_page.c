@@ -226,6 +226,7 @@ static void write_arenas(struct input *in) {
     control->small_arena = take_u8(in);
     control->unplanned_arena = take_u8(in);
     control->kernel_arena = take_u8(in) % (TCL_ARENAS_MAX + 2);
+    control->nursery_arena = take_u8(in) % (TCL_ARENAS_MAX + 2);
     control->fast_nodes = take_u8(in);
     control->numbered_births = take_u16(in);
     for (unsigned arena = 0; arena < 3; arena++) {

@@ -69,9 +69,6 @@ struct tcl_split tcl_birth_split(size_t bytes, uint32_t site, unsigned arena) {
 }
 _Atomic bool tcl_vmem_start_pending;
 void tcl_vmem_start_if_large(void) {}
-bool tcl_birth_is_planned(void) {
-    return false;
-}
 void tcl_note_idle(unsigned arena, size_t bytes) {
     (void)arena, (void)bytes;
 }

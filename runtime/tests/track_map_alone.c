@@ -67,9 +67,6 @@ struct tcl_split tcl_birth_split(size_t bytes, uint32_t site, unsigned arena) {
     (void)bytes, (void)site, (void)arena;
     return (struct tcl_split){0};
 }
-bool tcl_birth_is_planned(void) {
-    return false;
-}
 void tcl_birth_refund(unsigned arena, size_t bytes) {
     (void)arena, (void)bytes;
 }

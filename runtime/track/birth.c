@@ -52,6 +52,11 @@ static inline uint32_t kernel_arena(const struct tcl_control *control) {
     return tcl_likely(arena < TCL_ARENAS_MAX) ? arena : TCL_ARENA_UNKNOWN;
 }
 
+/* Whether only births are in an arena whose row names it. */
+static inline bool is_nursery(const struct tcl_control *control, uint32_t arena) {
+    return arena + 1 == __atomic_load_n(&control->nursery_arena, __ATOMIC_RELAXED);
+}
+
 /* tcl_control.plan: the number of its rows, below its generation. */
 static inline uint64_t current_plan(const struct tcl_control *control) {
     return __atomic_load_n(&control->plan, __ATOMIC_ACQUIRE);
@@ -196,12 +201,14 @@ static struct budget_cache *current_budget_cache(void) {
     return &budget_cache;
 }
 
-/* Charges `need` bytes to the first arena from `first` on with enough budget. The thread's cache is
- * used first, if it is of arena `first`, or of any arena where the caller accepts `any`. */
+/* Charges `need` bytes to the first arena from `first` on with enough budget, or from arena 0 on
+ * where the nursery has not; a nursery takes what asks for it alone. The thread's cache is used
+ * first, if it is of arena `first`, or of any arena where the caller accepts `any`. */
 static unsigned take_budget(struct tcl_control *control, uint32_t count, uint32_t first, bool any,
                             int64_t need) {
     tcl_assert_debug(need >= 0 && first < count && count <= TCL_ARENAS_MAX);
     struct budget_cache *mine = current_budget_cache();
+    any = any && !is_nursery(control, mine->arena);
     if (mine->credit >= need && mine->arena < count && (any || mine->arena == first)) {
         mine->credit -= need;
         return mine->arena;
@@ -210,9 +217,14 @@ static unsigned take_budget(struct tcl_control *control, uint32_t count, uint32_
         return count - 1;
     flush_budget_cache(control);
     int64_t ask = need < TCL_BIRTH_CREDIT ? TCL_BIRTH_CREDIT : need;
+    uint32_t nursery = is_nursery(control, first) ? first : TCL_ARENA_UNKNOWN;
+    if (nursery == first &&
+        __atomic_load_n(&control->birth_bytes_left[nursery], __ATOMIC_RELAXED) < need)
+        first = 0;
     for (uint32_t arena = first; arena + 1 < count; arena++) {
         int64_t *left = &control->birth_bytes_left[arena];
-        if (__atomic_load_n(left, __ATOMIC_RELAXED) < need)
+        if (__atomic_load_n(left, __ATOMIC_RELAXED) < need ||
+            (is_nursery(control, arena) && arena != nursery))
             continue;
         if (__atomic_load_n(left, __ATOMIC_RELAXED) < ask)
             ask = need;
@@ -337,7 +349,7 @@ static void reserve_ranges(struct tcl_control *control, size_t bytes,
 static struct tcl_split planned_split(struct tcl_control *control, uint64_t plan, size_t bytes,
                                       uint32_t site, unsigned arena) {
     uint64_t known = cached_decision(plan, bytes, site);
-    struct tcl_split split = {.arena = decision_arena(known)};
+    struct tcl_split split = {.arena = decision_arena(known), .is_planned = true};
     if (decision_share(known) == TCL_PLAN_SHARE_ALL || split.arena >= arena ||
         bytes < TCL_CUT_BYTES)
         return split;
@@ -347,8 +359,11 @@ static struct tcl_split planned_split(struct tcl_control *control, uint64_t plan
     return split;
 }
 
-bool tcl_birth_is_planned(void) {
-    return tcl_attached() && plan_rows(current_plan(tcl_control()));
+/* Whether the plan says where births of a site go, and not the budget. */
+static bool is_placed(const struct tcl_control *control, uint64_t plan, size_t bytes,
+                      uint32_t site) {
+    return __atomic_load_n(&control->unplanned_arena, __ATOMIC_RELAXED) != TCL_ARENA_UNKNOWN ||
+           decision_arena(cached_decision(plan, bytes, site)) != TCL_ARENA_UNKNOWN;
 }
 
 struct tcl_split tcl_birth_split(size_t bytes, uint32_t site, unsigned arena) {
@@ -359,9 +374,11 @@ struct tcl_split tcl_birth_split(size_t bytes, uint32_t site, unsigned arena) {
     uint64_t plan = current_plan(control);
     if (arena >= arena_count(control))
         return split;
-    if (plan_rows(plan))
+    if (plan_rows(plan) && is_placed(control, plan, bytes, site))
         return planned_split(control, plan, bytes, site, arena);
     for (unsigned k = 0; k < arena && !hinted && !split.count; k++) {
+        if (is_nursery(control, k))
+            continue;
         size_t head = reserve(control, k, bytes - 1, TCL_HEAD_LEAST, TCL_PAGE);
         split.arena = k;
         split.count = head > 0;
@@ -408,10 +425,17 @@ void tcl_birth_prefer(unsigned arena, unsigned hint) {
     hinted = hint < TCL_ARENAS_MAX ? (uint8_t)(hint + 1) : 0;
 }
 
-/* The first arena from `arena` on that has budget left; the last is never refused. */
+static bool has_budget(const struct tcl_control *control, unsigned arena) {
+    return __atomic_load_n(&control->birth_bytes_left[arena], __ATOMIC_RELAXED) > 0;
+}
+
+/* The first arena from `arena` on that has budget left; the last is never refused. An empty nursery
+ * is as arena 0. */
 static unsigned with_budget(const struct tcl_control *control, uint32_t count, unsigned arena) {
-    while (arena + 1 < count &&
-           __atomic_load_n(&control->birth_bytes_left[arena], __ATOMIC_RELAXED) <= 0)
+    if (is_nursery(control, arena) && has_budget(control, arena))
+        return arena;
+    arena = is_nursery(control, arena) ? 0 : arena;
+    while (arena + 1 < count && (is_nursery(control, arena) || !has_budget(control, arena)))
         arena++;
     return arena;
 }

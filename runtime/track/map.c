@@ -422,7 +422,7 @@ static uint8_t bind_birth(uintptr_t addr, size_t bytes, uint32_t site, bool is_r
         for (unsigned i = 0; i < split.count; i++)
             tcl_os_bind(addr + split.ranges[i].at, split.ranges[i].bytes,
                         tcl_arena_node(split.arena));
-        if (split.count && !tcl_birth_is_planned())
+        if (split.count && !split.is_planned)
             *head = (struct tcl_head){split.ranges[0].bytes, split.arena};
     }
     return node >= 0 || node == TCL_NODE_MODELLED ? (uint8_t)arena : TCL_ARENA_UNKNOWN;

@@ -91,17 +91,16 @@ TCL_HIDDEN void tcl_note_idle(unsigned arena, size_t bytes);
 TCL_HIDDEN void tcl_birth_refund(unsigned arena, size_t bytes);
 
 /* Ranges of an object of `arena` that go to a better arena, charged to that arena's budget: those
- * that the plan states; without a plan one from the first byte, as large as the budget. Ascending
- * and disjoint, in whole OS pages. Takes no lock. */
+ * that the plan states; where it has none for the site one from the first byte, as large as the
+ * budget. Ascending and disjoint, in whole OS pages. Takes no lock. */
 struct tcl_split {
     unsigned arena, count;
+    bool is_planned;
     struct tcl_split_range {
         size_t at, bytes;
     } ranges[TCL_PLAN_RANGES];
 };
 TCL_HIDDEN struct tcl_split tcl_birth_split(size_t bytes, uint32_t site, unsigned arena);
-/* True when there is a plan. */
-TCL_HIDDEN bool tcl_birth_is_planned(void);
 /* Bits of the best tier's nodes; 0: unknown, or not attached. */
 TCL_HIDDEN uint64_t tcl_fast_nodes(void);
 

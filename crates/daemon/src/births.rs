@@ -7,9 +7,9 @@ use crate::clients::table::Clients;
 use crate::tiers::Tiers;
 use std::collections::HashMap;
 use tiercel_ledger::{Extent, Ledger};
-use tiercel_policy::{BirthBudget, Limit, divide};
-use tiercel_wire::Session;
-use tiercel_wire::layout::ARENAS_MAX;
+use tiercel_policy::{BirthBudget, Limit, NurseryArena, NurseryBudget, divide};
+use tiercel_wire::layout::{ARENAS_MAX, PLAN_CLASS_ANY, PLAN_SHARE_ALL};
+use tiercel_wire::{PlanRow, Session};
 
 /// Birth budget of tiers without a budget, bytes: 64 PiB, never used up between two ticks.
 const UNLIMITED_BYTES: u64 = 1 << 56;
@@ -48,6 +48,7 @@ pub(crate) fn welcome(
     let share_bytes = if is_share { share_bytes.max(FIRST_GRANT_BYTES) } else { share_bytes };
     grant_beyond(session, tiers, share_bytes, early);
     session.set_small_arena(0);
+    session.set_nursery_arena(tiers.nursery_arena);
     session.set_arenas(&tiers.arenas.iter().map(|node| tiers.wire_node(*node)).collect::<Vec<_>>());
     tiers.name_placer(session);
 }
@@ -58,11 +59,12 @@ pub(crate) fn make_room(tiers: &Tiers, clients: &Clients, ledger: &Ledger, peak_
     clients.iter().zip(shares).for_each(|(client, share)| grant(&client.session, tiers, share));
 }
 
-/// Gives a process the birth budget that the policy decided on.
-pub(crate) fn apply(budget: &BirthBudget, tiers: &Tiers, clients: &Clients) {
-    let Some(client) = clients.of_pid(budget.pid) else { return };
+/// Gives a process the birth budget that the policy decided on; true when other sites have
+/// nurseries than before.
+pub(crate) fn apply(budget: &BirthBudget, tiers: &Tiers, clients: &mut Clients) -> bool {
+    let Some(client) = clients.of_pid_mut(budget.pid) else { return false };
     for (nodes, bytes) in &budget.tiers {
-        let arenas = || tiers.arenas.iter().enumerate().filter(|(_, node)| nodes.contains(node));
+        let arenas = || tiers.budgeted().filter(|(_, node)| nodes.contains(node));
         let share_bytes = bytes / arenas().count().max(1) as u64;
         for (arena, _) in arenas() {
             set_budget(&client.session, arena, share_bytes);
@@ -72,6 +74,38 @@ pub(crate) fn apply(budget: &BirthBudget, tiers: &Tiers, clients: &Clients) {
     if let Some(arena) = small.and_then(|node| tiers.arenas.iter().position(|one| one == node)) {
         client.session.set_small_arena(arena);
     }
+    apply_nursery(&budget.nursery, tiers, client)
+}
+
+fn apply_nursery(nursery: &NurseryBudget, tiers: &Tiers, client: &mut Client) -> bool {
+    let Some(arena) = tiers.nursery_arena else { return false };
+    set_budget(&client.session, usize::from(arena), nursery.left_bytes);
+    client.nursery_bytes = nursery.bytes;
+    let has_changed = client.nursery_sites != nursery.sites;
+    if has_changed {
+        client.uses.learn(&client.session);
+        let hashes = nursery.sites.iter().filter_map(|site| client.uses.hash(*site));
+        client.nursery_rows = hashes.map(|site| nursery_row(site, arena)).collect();
+        client.nursery_sites.clone_from(&nursery.sites);
+    }
+    has_changed
+}
+
+/// Births of a site are in this arena, whatever their size and the phase.
+fn nursery_row(site: u64, arena: u8) -> PlanRow {
+    let (size_class, share) = (PLAN_CLASS_ANY, PLAN_SHARE_ALL);
+    PlanRow { site, size_class, arena, share, ..PlanRow::default() }
+}
+
+/// Bytes that live in the nurseries of each client's sites, as of the last mark of its births.
+pub(crate) fn nursed_bytes(tiers: &Tiers, clients: &Clients) -> Option<NurseryArena> {
+    let arena = tiers.nursery_arena?;
+    let of = |client: &Client| {
+        let left = client.session.birth_budget_at_mark(usize::from(arena));
+        let left_bytes = u64::try_from(left).unwrap_or(0);
+        (client.pid, client.nursery_bytes.saturating_sub(left_bytes))
+    };
+    Some(NurseryArena { arena, live_bytes: clients.iter().map(of).collect() })
 }
 
 /// Divides what the best tier's budget leaves among all clients: where a plan places births.
@@ -140,7 +174,7 @@ fn shares_with_newcomer(
 
 /// Arenas of the best tier, at least one.
 fn fast_arenas(tiers: &Tiers) -> u64 {
-    let arenas = tiers.arenas.iter().filter(|node| tiers.is_fast(**node)).count();
+    let arenas = tiers.budgeted().filter(|(_, node)| tiers.is_fast(*node)).count();
     arenas.max(1) as u64
 }
 
@@ -157,9 +191,9 @@ fn grant(session: &Session, tiers: &Tiers, share_bytes: u64) {
 
 /// The same, less what was allocated before.
 fn grant_beyond(session: &Session, tiers: &Tiers, share_bytes: u64, early: &Early) {
-    for ((arena, node), early) in tiers.arenas.iter().enumerate().zip(early) {
-        let left_bytes = share_bytes.saturating_sub(*early);
-        let bytes = if tiers.is_fast(*node) { left_bytes } else { UNLIMITED_BYTES };
+    for (arena, node) in tiers.budgeted() {
+        let left_bytes = share_bytes.saturating_sub(early[arena]);
+        let bytes = if tiers.is_fast(node) { left_bytes } else { UNLIMITED_BYTES };
         set_budget(session, arena, bytes);
     }
 }

@@ -736,10 +736,7 @@ impl Daemon {
         if moving.has_active_plan() {
             moving.divide_budget(&context); // the plan places births, in the memory that is left
         } else {
-            for births in &decision.births {
-                births::apply(births, context.tiers, &context.tracking.clients);
-            }
-            moving.plan.iter().for_each(|plan| plan.place_small(&context.tracking.clients));
+            moving.apply_births(&decision.births, &mut context);
         }
         if !decision.moves.is_empty() {
             moving.submit(decision.moves, None, &mut context);

@@ -4,6 +4,7 @@
 //! decision is made.
 
 use crate::births;
+use crate::clients::client::Client;
 use crate::moves::queue::{Answer, MoveQueue, PhaseEntry};
 use crate::observe::residency::{LOOKUPS_MAX, MODELLED_LOOKUPS_MAX};
 use crate::observe::sampling::Sampling;
@@ -14,7 +15,8 @@ use crate::tiers::Tiers;
 use crate::tracking::Tracking;
 use tiercel_ledger::Range;
 use tiercel_ledger::movement::{Move, Outcome};
-use tiercel_wire::Backing;
+use tiercel_policy::BirthBudget;
+use tiercel_wire::{Backing, PlanError};
 
 /// The mover's queue, and the plan that fills it beside the policy.
 pub(crate) struct Moving {
@@ -163,6 +165,28 @@ impl Moving {
         let Tracking { clients, ledger, .. } = &context.tracking;
         if self.has_active_plan() {
             births::divide_budget(context.tiers, clients, ledger, context.tracking.peak_bytes());
+        }
+    }
+
+    /// Gives births the room that the policy decided on.
+    pub(crate) fn apply_births(&self, births: &[BirthBudget], context: &mut Context<'_>) {
+        let clients = &mut context.tracking.clients;
+        for budget in births {
+            if births::apply(budget, context.tiers, clients)
+                && let Some(client) = clients.of_pid_mut(budget.pid)
+                && let Err(error) = self.publish_rows(client)
+            {
+                context.summary.problem(error.to_string());
+            }
+        }
+        self.plan.iter().for_each(|plan| plan.place_small(clients));
+    }
+
+    /// Other sites of a client have nurseries than before.
+    fn publish_rows(&self, client: &mut Client) -> Result<(), PlanError> {
+        match &self.plan {
+            Some(plan) => plan.publish_to(client),
+            None => client.session.set_plan(&client.nursery_rows, None),
         }
     }
 

@@ -35,6 +35,9 @@ pub(crate) struct Tiers {
     /// Nodes of the arenas in which programs allocate, best tier first; empty where there is one
     /// kind of memory.
     pub(crate) arenas: Vec<NodeId>,
+    /// The arena among them whose budget is room that sites keep for their births: memory of the
+    /// best tier's only node as well. `None` where that tier has several, or moves nothing.
+    pub(crate) nursery_arena: Option<u8>,
     /// Budget of the best tier; a request may change it.
     pub(crate) budget: Limit,
     pub(crate) treatment: Treatment,
@@ -50,9 +53,26 @@ impl Tiers {
     pub(crate) fn new(machine: Machine, budget: Limit, treatment: Treatment) -> Option<Tiers> {
         let tiers = machine.tiers();
         let fast = tiers.first()?.nodes.clone();
-        let arenas = if treatment.is_recorded { Vec::new() } else { arenas(&tiers) };
-        let available = RefCell::default();
-        Some(Tiers { machine, fast, arenas, budget, treatment, is_by_kernel: false, available })
+        let mut arenas = if treatment.is_recorded { Vec::new() } else { arenas(&tiers) };
+        let nursery_arena = add_nursery(&mut arenas, &fast, treatment);
+        let (is_by_kernel, available) = (false, RefCell::default());
+        Some(Tiers {
+            machine,
+            fast,
+            arenas,
+            nursery_arena,
+            budget,
+            treatment,
+            is_by_kernel,
+            available,
+        })
+    }
+
+    /// The arenas that are charged where no nursery is: numbers and nodes.
+    pub(crate) fn budgeted(&self) -> impl Iterator<Item = (usize, NodeId)> {
+        let nursery = self.nursery_arena.map(usize::from);
+        let arenas = self.arenas.iter().copied().enumerate();
+        arenas.filter(move |(arena, _)| Some(*arena) != nursery)
     }
 
     /// Whether a node belongs to the best tier.
@@ -132,6 +152,18 @@ impl Tiers {
     }
 }
 
+/// Adds the arena of nurseries behind that of the best tier's only node; its number.
+fn add_nursery(arenas: &mut Vec<NodeId>, fast: &[NodeId], treatment: Treatment) -> Option<u8> {
+    let [node] = fast else { return None };
+    // One more is the kernel's.
+    let has_room = !arenas.is_empty() && arenas.len() + 1 < ARENAS_MAX;
+    if treatment.is_modelled || !has_room {
+        return None;
+    }
+    arenas.insert(1, *node);
+    Some(1)
+}
+
 /// One arena per node, best tier first; none where there is one kind of memory. One more is the
 /// kernel's. Where there are more nodes than arenas every tier has some, so that what does not fit
 /// the best tier always has one.
@@ -163,5 +195,23 @@ mod tests {
         assert_eq!(arenas("spr-cxl"), [0, 1]);
         // Of eight and eight.
         assert_eq!(arenas("xeonmax-hbm"), [8, 9, 10, 11, 0, 1, 2]);
+    }
+
+    #[test]
+    fn nurseries_have_an_arena_where_the_best_tier_is_one_node() {
+        let real = Treatment { is_modelled: false, has_plan: false, is_recorded: false };
+        let of = |name: &str, treatment: Treatment| {
+            let machine = Machine::builtin(name).unwrap().unwrap();
+            let tiers = Tiers::new(machine, Limit::Capacity, treatment).unwrap();
+            let arenas: Vec<u16> = tiers.arenas.iter().map(|node| node.0).collect();
+            let budgeted: Vec<usize> = tiers.budgeted().map(|(arena, _)| arena).collect();
+            (arenas, tiers.nursery_arena, budgeted)
+        };
+        assert_eq!(of("spr-cxl", real), (vec![0, 0, 1], Some(1), vec![0, 2]));
+        assert_eq!(of("xeonmax-hbm", real).1, None, "eight nodes");
+        let modelled = Treatment { is_modelled: true, ..real };
+        assert_eq!(of("spr-cxl", modelled), (vec![0, 1], None, vec![0, 1]));
+        let recorded = Treatment { is_recorded: true, ..real };
+        assert_eq!(of("spr-cxl", recorded), (vec![], None, vec![]));
     }
 }

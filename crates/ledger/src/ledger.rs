@@ -338,6 +338,7 @@ impl Ledger {
         self.make_rows_of_fresh();
         self.resize_extents();
         self.forget_old_values();
+        self.close_short_lives();
         for process in self.processes.iter_mut().flatten() {
             if !std::mem::take(&mut process.is_behind) {
                 let forgotten = process.tombstones.age();

@@ -76,6 +76,7 @@ impl Ledger {
         let (slot, born_ns, site) = (row.process, row.born_ns(), row.site());
         let died_ns = self.event_ns.max(born_ns);
         let sure_ns = died_ns.min(self.seen_alive_ns.max(born_ns));
+        self.count_short_life(number, end - addr, died_ns);
         let life = self.keep_life(slot, EndedLife { addr, end, born_ns, died_ns, sure_ns, site });
         self.emit(slot, Event::Gone { addr, bytes: end - addr, life });
     }

@@ -12,6 +12,7 @@ use tiercel_machine::NodeId;
 use tiercel_wire::{Record, Version};
 
 use crate::by_site::BySite;
+use crate::flows::Flows;
 use crate::group::GroupSlot;
 use crate::index::Index;
 use crate::lives::EndedLives;
@@ -45,6 +46,7 @@ pub(crate) struct Process {
     pub(crate) on_nodes: BTreeMap<NodeId, u64>,
     /// By site number.
     pub(crate) sites: BySite<SiteHistory>,
+    pub(crate) flows: Flows,
     pub(crate) phase: u64,
     /// Where a realloc moved to, if that was the last record delivered.
     pub(crate) continued: Option<u64>,
@@ -79,6 +81,7 @@ impl Process {
             born_bytes: (0, 0),
             on_nodes: BTreeMap::new(),
             sites: BySite::default(),
+            flows: Flows::default(),
             phase: 0,
             continued: None,
             inbox: Vec::new(),

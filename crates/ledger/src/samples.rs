@@ -224,7 +224,7 @@ impl Ledger {
     fn give_part(&mut self, slot: u16, sample: &Sample, part: &Part) -> Hit {
         let live = if part.life.is_none() { self.row_at(slot, sample.addr) } else { None };
         match (part.life, live) {
-            (Some(life), _) => self.hit_ended(slot, part.site, life, sample),
+            (Some(life), _) => self.hit_ended(slot, (part, life), sample),
             (None, Some(number)) => self.hit_live(slot, number, sample),
             (None, None) => Hit { site: part.site, home: None },
         }
@@ -250,7 +250,10 @@ impl Ledger {
         Hit { site: self.rows[number].site(), home: self.home(number) }
     }
 
-    fn hit_ended(&mut self, slot: u16, site: u32, life: u64, sample: &Sample) -> Hit {
+    fn hit_ended(&mut self, slot: u16, (part, life): (&Part, u64), sample: &Sample) -> Hit {
+        let site = part.site;
+        let lived_ns = part.died_ns.saturating_sub(part.born_ns);
+        self.count_value_of_ended((slot, site), lived_ns, sample);
         self.emit(slot, Event::Accessed { sample: *sample, life: Some(life) });
         if sample.kind != AccessKind::Dirtied {
             self.counts.samples_of_ended += 1;

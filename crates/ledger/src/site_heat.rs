@@ -18,6 +18,8 @@ impl Ledger {
         heat.exposure += heat.lived(now_ms, tick_ms, alpha);
         heat.as_of_ms = now_ms;
         heat.live_bytes = heat.live_bytes.saturating_add_signed(bytes);
+        let live_bytes = heat.live_bytes;
+        self.process_mut(slot).flows.lives(site, live_bytes);
     }
 
     /// A sample hit an object of the site.

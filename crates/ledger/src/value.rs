@@ -280,6 +280,11 @@ impl Entry {
     }
 
     pub(crate) fn add(&mut self, ns: f64, at_ns: u64, since: Since) {
+        self.add_sum(ns, ns * ns, at_ns, since);
+    }
+
+    /// Adds what several samples came to: the sum of their values, and that of the squares.
+    pub(crate) fn add_sum(&mut self, ns: f64, squares: f64, at_ns: u64, since: Since) {
         *self = self.at(at_ns, since);
         // A late sample counts less.
         let (tau_s, kept) = (since.tau_s(at_ns), since.kept(at_ns, self.at_ns));
@@ -287,7 +292,7 @@ impl Entry {
             *mean += nearest_f32(ns / tau_s * kept);
         }
         self.total_ns += ns;
-        self.squares += ns * ns;
+        self.squares += squares;
     }
 
     /// The averages, nanoseconds a second.

@@ -36,7 +36,12 @@ impl Ledger {
     }
 
     fn value_of(&self, number: u32, entry: &Entry) -> ExtentValue {
-        let (now_ns, since) = (self.now_ms * 1_000_000, self.observed_since(number));
+        self.value_since(number, entry, self.observed_since(number))
+    }
+
+    /// The value of an entry whose samples are known since then.
+    pub(crate) fn value_since(&self, number: u32, entry: &Entry, since: Since) -> ExtentValue {
+        let now_ns = self.now_ms * 1_000_000;
         let ns_per_s = entry.at(now_ns, since).rates(since.least_weights());
         let Entry { total_ns, squares, .. } = *entry;
         let of_sample = squares / total_ns.abs().max(f64::MIN_POSITIVE);
@@ -56,23 +61,34 @@ impl Ledger {
 
     /// From when on a row's samples are known: from its birth, or from the first sample at all.
     fn observed_since(&self, number: u32) -> Since {
+        let since = self.sampled_since();
+        Since { begin_ns: self.rows[number].born_ns().max(since.begin_ns), ..since }
+    }
+
+    /// From when on samples are known at all.
+    pub(crate) fn sampled_since(&self) -> Since {
         let first_ns = self.values.first_ns.unwrap_or(self.now_ms * 1_000_000);
-        Since { scale: self.time_scale(), begin_ns: self.rows[number].born_ns().max(first_ns) }
+        Since { scale: self.time_scale(), begin_ns: first_ns }
     }
 
     /// A sample hit a row.
     pub(crate) fn count_value(&mut self, number: u32, sample: &Sample) {
-        let Some(value) = &mut self.values.of else { return };
-        value.observe(sample);
-        self.values.has_dirtied |= sample.kind == AccessKind::Dirtied;
-        let ns = value.ns(sample, !self.values.has_dirtied);
+        let Some(ns) = self.value_of_sample(sample) else { return };
         let at_ns = sample.until_ns;
-        self.values.first_ns.get_or_insert(at_ns);
         let since = self.observed_since(number);
         let entry = self.values.entries.entry(number);
         let entry = entry.or_insert_with(|| Entry::new(at_ns, since));
         entry.add(ns, at_ns, since);
         self.rows[number].flags |= VALUED;
+    }
+
+    /// What a sample stands for, nanoseconds; `None` where values are not counted.
+    pub(crate) fn value_of_sample(&mut self, sample: &Sample) -> Option<f64> {
+        let value = self.values.of.as_mut()?;
+        value.observe(sample);
+        self.values.has_dirtied |= sample.kind == AccessKind::Dirtied;
+        self.values.first_ns.get_or_insert(sample.until_ns);
+        Some(value.ns(sample, !self.values.has_dirtied))
     }
 
     /// A row is gone.

@@ -167,4 +167,17 @@ pub struct BirthBudget {
     pub tiers: Vec<(Vec<NodeId>, u64)>,
     /// Index of the fastest tier with room: new blocks go there.
     pub small_tier: usize,
+    /// Room that sites keep, beside this.
+    pub nursery: NurseryBudget,
+}
+
+/// Room in the best tier that some sites of a process keep for their births.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct NurseryBudget {
+    /// The sites, by number, ascending.
+    pub sites: Vec<u32>,
+    /// Bytes that these keep.
+    pub bytes: u64,
+    /// Of these, bytes in which nothing lives: so many may still be born before the next tick.
+    pub left_bytes: u64,
 }

@@ -35,9 +35,9 @@ mod trigger;
 mod usage;
 
 pub use assign::FILL_TAIL;
-pub use budget::{Budgets, Group, Limit, LimitError, Members};
+pub use budget::{Budgets, Group, Limit, LimitError, Members, NurseryArena};
 pub use config::{Config, ConfigError};
-pub use decision::{BirthBudget, Decision, MoveRefusal, Problem, Refused, Summary};
+pub use decision::{BirthBudget, Decision, MoveRefusal, NurseryBudget, Problem, Refused, Summary};
 pub use expression::{Expression, ExpressionError, VARIABLES};
 pub use interval::Interval;
 pub use move_builder::MOVES_MAX;

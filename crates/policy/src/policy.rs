@@ -14,7 +14,7 @@ use tiercel_machine::{Machine, NodeId};
 use crate::assign::{Candidate, assign};
 use crate::budget::{Budgets, Group};
 use crate::config::{Config, ConfigError};
-use crate::decision::{BirthBudget, Decision, Problem, Summary};
+use crate::decision::{BirthBudget, Decision, NurseryBudget, Problem, Summary};
 use crate::held::Held;
 use crate::interval::Interval;
 use crate::move_builder::MoveBuilder;
@@ -181,7 +181,7 @@ impl Policy {
                 .for_each(|short| *short -= short.div_ceil(SHORTFALL_DECAY_DIVISOR));
         }
         for (usage, pids) in usage.iter().zip(&members) {
-            decision.births.extend(births(pace.ledger(), usage, pids));
+            decision.births.extend(births(pace.ledger(), usage, (pids, budgets)));
         }
         decision
     }
@@ -252,7 +252,7 @@ impl Policy {
                 let room = limits.iter().map(|limit| self.room(*limit)).collect();
                 let placed = vec![0; used.len()];
                 let budgets = budgets_of(&allowed, &tiers);
-                TierUsage { tiers, limits, budgets, room, used, placed }
+                TierUsage { tiers, limits, budgets, room, used, placed, nurseries: Vec::new() }
             })
             .collect()
     }
@@ -498,9 +498,23 @@ pub fn divide(left_bytes: u64, born_bytes: &[u64]) -> Vec<u64> {
     born_bytes.iter().map(share).collect()
 }
 
+/// What nurseries of a process have left.
+fn nursery_of(pid: u32, usage: &TierUsage, budgets: &Budgets) -> NurseryBudget {
+    let Some((_, sites, bytes)) = usage.nurseries.iter().find(|(of, ..)| *of == pid) else {
+        return NurseryBudget::default();
+    };
+    let live = budgets.nurseries.as_ref().and_then(|nurseries| nurseries.live_bytes.get(&pid));
+    let left_bytes = bytes.saturating_sub(live.copied().unwrap_or(0));
+    NurseryBudget { sites: sites.clone(), bytes: *bytes, left_bytes }
+}
+
 /// The free bytes of each tier, divided among the members by what each allocated in the last
 /// interval.
-fn births(ledger: &Ledger, usage: &TierUsage, pids: &[u32]) -> Vec<BirthBudget> {
+fn births(
+    ledger: &Ledger,
+    usage: &TierUsage,
+    (pids, budgets): (&[u32], &Budgets),
+) -> Vec<BirthBudget> {
     let born: Vec<u64> = pids.iter().map(|pid| ledger.born_bytes(*pid).unwrap_or(0)).collect();
     let last = usage.tiers.len().saturating_sub(1);
     let free: Vec<u64> = usage
@@ -517,7 +531,8 @@ fn births(ledger: &Ledger, usage: &TierUsage, pids: &[u32]) -> Vec<BirthBudget> 
             let bytes = if rank == last { free[rank] } else { shares[rank][member] };
             (tier.nodes.clone(), bytes)
         });
-        BirthBudget { pid: *pid, tiers: tiers.collect(), small_tier }
+        let nursery = nursery_of(*pid, usage, budgets);
+        BirthBudget { pid: *pid, tiers: tiers.collect(), small_tier, nursery }
     };
     pids.iter().enumerate().map(plan).collect()
 }

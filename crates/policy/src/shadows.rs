@@ -75,7 +75,16 @@ impl Shadows {
                 let key = (input.budgets.groups[at].name.clone(), boundary);
                 let shadow = self.by_group.entry(key).or_default();
                 shadow.spent(spent_at(&took, &input.members[at], &usage.tiers, boundary));
+                let unfilled =
+                    |shadow: &Shadow| unfilled(shadow, &input.members[at], input.budgets);
+                let before = unfilled(shadow);
+                usage.used[usize::from(boundary)] += before;
                 let step = tick(shadow, pace, (input, at, boundary), (usage, &summary));
+                let used = &mut usage.used[usize::from(boundary)];
+                *used = (*used + unfilled(shadow)).saturating_sub(before);
+                if boundary == 0 {
+                    usage.nurseries = nurseries(shadow, &input.members[at]);
+                }
                 request(pace, &step, (input, boundary), (usage, &mut summary, decision));
                 let group = input.budgets.groups[at].name.clone();
                 decision.shadows.push(ShadowReport { group, tier: boundary, ..step.report });
@@ -102,8 +111,17 @@ fn tick(
     let ns_per_byte = |rank: u8| cost.ns_per_byte(tiers.tiers[usize::from(rank)].nodes[0]);
     let [room, used, budget] = usage.of(boundary);
     let moved_bytes = summary.promoted_bytes + summary.demoted_bytes;
-    let is_member =
-        |extent: &Extent| is_member(extent, input.budgets, pids) && !input.held.holds(extent);
+    let nurseries = input.budgets.nurseries.as_ref().filter(|_| boundary == 0);
+    // Its site's nursery stands for what is expected to die before a move could pay.
+    let (nursed, short_ms) = (shadow.nurseries.sites(), pace.ledger().short_ms());
+    let now_ms = pace.ledger().now_ms();
+    let is_nursed = |extent: &Extent| {
+        let age_ms = now_ms.saturating_sub(extent.born_ms) as f64;
+        age_ms <= short_ms && nursed.contains(&(extent.pid, extent.site))
+    };
+    let is_member = |extent: &Extent| {
+        is_member(extent, input.budgets, pids) && !input.held.holds(extent) && !is_nursed(extent)
+    };
     let tick_input = TickInput {
         scope: Scope { tiers, boundary, gap: tiers.gap_below(boundary), is_member: &is_member },
         up: ns_per_byte(boundary),
@@ -115,8 +133,25 @@ fn tick(
         elapsed_s: interval.elapsed_ms as f64 / 1e3,
         bytes_left: limit_bytes(gate, input.since_ms).saturating_sub(moved_bytes),
         acts: input.acts,
+        nurseries: nurseries.map(|_| pids.as_slice()),
     };
     shadow.tick(pace, &tick_input)
+}
+
+/// Room of nurseries in which nothing lives.
+fn unfilled(shadow: &Shadow, pids: &[u32], budgets: &Budgets) -> u64 {
+    let live_bytes = |pid: &u32| Some(*budgets.nurseries.as_ref()?.live_bytes.get(pid)?);
+    let of = |pid: &u32| shadow.nurseries.of(*pid).1.saturating_sub(live_bytes(pid).unwrap_or(0));
+    pids.iter().map(of).sum()
+}
+
+/// Sites with nurseries and the bytes of these, by process.
+fn nurseries(shadow: &Shadow, pids: &[u32]) -> Vec<(u32, Vec<u32>, u64)> {
+    let of = |pid: &u32| {
+        let (sites, bytes) = shadow.nurseries.of(*pid);
+        (*pid, sites, bytes)
+    };
+    pids.iter().map(of).filter(|(_, sites, _)| !sites.is_empty()).collect()
 }
 
 /// Asks for the moves of what changes sides.

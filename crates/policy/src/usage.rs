@@ -13,6 +13,8 @@ pub(crate) struct TierUsage {
     pub(crate) room: Vec<u64>,
     pub(crate) used: Vec<u64>,
     pub(crate) placed: Vec<u64>,
+    /// Sites with nurseries in the best tier and the bytes of these, by process.
+    pub(crate) nurseries: Vec<(u32, Vec<u32>, u64)>,
 }
 
 impl TierUsage {

@@ -9,7 +9,7 @@
 //! reused memory                         lies where it lies; no head is cut
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use tiercel_machine::NodeId;
 use tiercel_machine::number::signed;
 use tiercel_policy::BirthBudget;
@@ -21,6 +21,8 @@ use crate::memory::{Memory, pages_of};
 /// Numbers of the two arenas.
 const FAST_ARENA: u8 = 0;
 const SLOW_ARENA: u8 = 1;
+/// The arena of sites that keep room for their births: memory of the fast node as well.
+pub const NURSERY_ARENA: u8 = 2;
 
 /// Heads of large objects are cut in steps of so many bytes: TCL_HEAD_STEP of the runtime, a huge
 /// OS page.
@@ -31,6 +33,15 @@ const HEAD_STEP_BYTES: u64 = 2 << 20;
 pub struct Births {
     left: BTreeMap<u32, i64>,
     taken: BTreeMap<u64, Taken>,
+    nurseries: BTreeMap<u32, Nursery>,
+}
+
+/// Room that sites of a process keep.
+#[derive(Debug, Default)]
+struct Nursery {
+    sites: BTreeSet<u32>,
+    left: i64,
+    live_bytes: u64,
 }
 
 /// What an object has of the budget.
@@ -54,13 +65,42 @@ impl Births {
         let of_fast = budget.tiers.iter().find(|(nodes, _)| nodes.contains(&fast));
         let bytes = of_fast.map_or(0, |(_, bytes)| *bytes);
         self.left.insert(budget.pid, signed(bytes));
+        let nursery = self.nurseries.entry(budget.pid).or_default();
+        nursery.sites = budget.nursery.sites.iter().copied().collect();
+        nursery.left = signed(budget.nursery.left_bytes);
+    }
+
+    /// Bytes that live in nurseries, by process.
+    pub fn nursed(&self) -> BTreeMap<u32, u64> {
+        self.nurseries.iter().map(|(pid, nursery)| (*pid, nursery.live_bytes)).collect()
+    }
+
+    /// Takes room of the site's nursery; reused memory that lies elsewhere is given back first.
+    fn born_in_nursery(&mut self, pid: u32, site: u32, bytes: u64) -> bool {
+        let Some(nursery) = self.nurseries.get_mut(&pid) else { return false };
+        let is_there = nursery.sites.contains(&site) && nursery.left >= signed(bytes);
+        if is_there {
+            nursery.left -= signed(bytes);
+            nursery.live_bytes += bytes;
+        }
+        is_there
     }
 
     /// Binds the memory of a record; the record as the runtime writes it.
     pub fn follow(&mut self, pid: u32, record: Record, memory: &mut Memory) -> Record {
         match record {
             Record::Born { addr, bytes, site, version, flags, time_ns, .. } => {
-                let arena = Some(self.born(pid, addr, bytes, memory));
+                let pages = pages_of(addr, bytes);
+                let arena = if self.born_in_nursery(pid, site, bytes) {
+                    if memory.lies(pages.clone()).1 > 0 {
+                        memory.release(pages.clone());
+                    }
+                    memory.bind(pages, false);
+                    self.taken.insert(addr, Taken { bytes, arena: NURSERY_ARENA });
+                    Some(NURSERY_ARENA)
+                } else {
+                    Some(self.born(pid, addr, bytes, memory))
+                };
                 Record::Born { addr, bytes, site, version, arena, flags, time_ns }
             }
             Record::Resized { addr, bytes, site, version, flags, time_ns, .. } => {
@@ -109,6 +149,11 @@ impl Births {
 
     fn refund(&mut self, pid: u32, addr: u64) {
         if let Some(taken) = self.taken.remove(&addr) {
+            if let (NURSERY_ARENA, Some(nursery)) = (taken.arena, self.nurseries.get_mut(&pid)) {
+                nursery.left += signed(taken.bytes);
+                nursery.live_bytes = nursery.live_bytes.saturating_sub(taken.bytes);
+                return;
+            }
             *self.left.entry(pid).or_default() += signed(taken.bytes);
         }
     }
@@ -118,6 +163,7 @@ impl Births {
 mod tests {
     use super::*;
     use crate::stream::BASE;
+    use tiercel_policy::NurseryBudget;
     use tiercel_wire::{Flags, Version};
 
     const MIB: u64 = 1 << 20;
@@ -155,9 +201,40 @@ mod tests {
         let (mut births, mut memory) = (Births::default(), Memory::new(1 << 14, 1 << 14));
         births.welcome(&[1, 2], 8 * MIB);
         let tiers = vec![(vec![NodeId(0)], 0), (vec![NodeId(1)], u64::MAX)];
-        births.apply(&BirthBudget { pid: 2, tiers, small_tier: 1 }, NodeId(0));
+        births.apply(
+            &BirthBudget { pid: 2, tiers, small_tier: 1, nursery: Default::default() },
+            NodeId(0),
+        );
         let one = births.follow(1, born(BASE, 4 * MIB), &mut memory);
         let two = births.follow(2, born(BASE + 4 * MIB, MIB), &mut memory);
         assert_eq!([arena_of(&one), arena_of(&two)], [Some(FAST_ARENA), Some(SLOW_ARENA)]);
+    }
+
+    #[test]
+    fn a_nursery_is_for_its_sites_alone() {
+        let (mut births, mut memory) = (Births::default(), Memory::new(1 << 14, 1 << 14));
+        let tiers = vec![(vec![NodeId(0)], 0), (vec![NodeId(1)], u64::MAX)];
+        let nursery = NurseryBudget { sites: vec![0], bytes: 4 * MIB, left_bytes: 4 * MIB };
+        births.apply(&BirthBudget { pid: 1, tiers, small_tier: 1, nursery }, NodeId(0));
+        // Of another site: without budget.
+        let mut other = born(BASE, 2 * MIB);
+        if let Record::Born { site, .. } = &mut other {
+            *site = 3;
+        }
+        let other = births.follow(1, other, &mut memory);
+        memory.touch(0..512);
+        assert_eq!(arena_of(&other), Some(SLOW_ARENA));
+        let (version, flags) = (Version::default(), Flags::default());
+        let died = Record::Died { addr: BASE, bytes: 2 * MIB, version, flags, time_ns: 0 };
+        births.follow(1, died, &mut memory);
+        // Slow memory that is reused does not stay where it is.
+        let ours = births.follow(1, born(BASE, 2 * MIB), &mut memory);
+        memory.touch(0..512);
+        assert_eq!((arena_of(&ours), memory.lies(0..512)), (Some(NURSERY_ARENA), (512, 0)));
+        assert_eq!(births.nursed()[&1], 2 * MIB);
+        let full = births.follow(1, born(BASE + 2 * MIB, 3 * MIB), &mut memory);
+        assert_eq!(arena_of(&full), Some(SLOW_ARENA), "2 MiB are left");
+        births.follow(1, died, &mut memory);
+        assert_eq!(births.nursed()[&1], 0);
     }
 }

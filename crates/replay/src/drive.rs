@@ -13,9 +13,10 @@ use tiercel_ledger::movement::Outcome;
 use tiercel_ledger::{Attributed, Ledger, LedgerError, Range};
 use tiercel_machine::number::saturating_u64;
 use tiercel_machine::{Machine, NodeId};
-use tiercel_policy::{Budgets, Decision, Interval, Limit, Policy};
+use tiercel_policy::{Budgets, Decision, Interval, Limit, NurseryArena, Policy};
 use tiercel_wire::{Record, Sample};
 
+use crate::births::NURSERY_ARENA;
 use crate::speed::Speeds;
 
 /// Extents without a known residency that one tick looks up; the daemon's `LOOKUPS_MAX`.
@@ -67,6 +68,11 @@ pub struct Counted {
     pub instructions: u64,
 }
 
+/// Nodes of the arenas of [`crate::births`].
+fn arenas(speeds: &Speeds) -> [Option<NodeId>; 3] {
+    [Some(speeds.fast), Some(speeds.slow), Some(speeds.fast)]
+}
+
 /// See the module.
 pub struct Driver {
     ledger: Ledger,
@@ -94,7 +100,7 @@ impl Driver {
         };
         setting.policy.configure(&mut config);
         let mut ledger = Ledger::new(config, 0)?;
-        ledger.set_arenas(&[Some(speeds.fast), Some(speeds.slow)]);
+        ledger.set_arenas(&arenas(speeds));
         if let Some(value) = tiercel_ledger::AccessValue::of(&speeds.machine) {
             ledger.set_values(value);
         }
@@ -175,7 +181,13 @@ impl Driver {
     }
 
     /// Decides. `left_bytes`: free on the fast node.
-    pub fn decide(&mut self, counted: Counted, left_bytes: u64) -> Decision {
+    /// `nursed_bytes`: what lives in nurseries, by process.
+    pub fn decide(
+        &mut self,
+        counted: Counted,
+        left_bytes: u64,
+        nursed_bytes: BTreeMap<u32, u64>,
+    ) -> Decision {
         let passed = std::mem::take(&mut self.undecided);
         let interval = Interval {
             llc_misses: Some(counted.llc_misses),
@@ -184,7 +196,8 @@ impl Driver {
         };
         let left_bytes = BTreeMap::from([(self.fast, left_bytes)]);
         let placed = HashSet::new();
-        let budgets = Budgets { left_bytes, placed, ..Budgets::fast(Limit::Capacity) };
+        let nurseries = Some(NurseryArena { arena: NURSERY_ARENA, live_bytes: nursed_bytes });
+        let budgets = Budgets { left_bytes, placed, nurseries, ..Budgets::fast(Limit::Capacity) };
         self.policy.tick(&self.ledger, &self.machine, &budgets, &interval)
     }
 

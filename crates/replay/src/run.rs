@@ -418,7 +418,8 @@ impl Host {
         };
         (self.misses, self.work_ns) = (misses, work_ns);
         let left_bytes = world.memory.left() * OS_PAGE_BYTES;
-        let decision = self.driver.decide(counted, left_bytes);
+        let nursed_bytes = self.births.nursed();
+        let decision = self.driver.decide(counted, left_bytes, nursed_bytes);
         for plan in &decision.births {
             self.births.apply(plan, world.speeds.fast);
         }

@@ -243,3 +243,41 @@ fn a_plan_that_the_planner_refuses_is_an_error() {
     let refused = replay((&stream, &lives), (&pcm(), MIB), &contender, (&Model::default(), 1));
     assert!(refused.unwrap_err().to_string().contains("epsilon"));
 }
+
+/// A large object that is read evenly, and one of 2 MiB that is born anew in each step, of which
+/// all of the time comes.
+fn reborn(steps: u64) -> Stream {
+    let mut stream = stream(&[(32 * MIB, 20_000)], 1);
+    stream.os_pages += 2 * MIB / PAGE;
+    let addr = BASE + 32 * MIB;
+    let at = |step: u64, part: u64| (step * 4 + part) * 5_000_000 / 4;
+    let (flags, arena, bytes) = (Flags::default(), None, 2 * MIB);
+    let large = reads(BASE, 32 * MIB, 2_000);
+    for step in 4..steps {
+        let version = Version { carve: 2 + u32::try_from(step).unwrap(), generation: 0 };
+        let born = Record::Born { addr, bytes, site: 2, version, arena, flags, time_ns: 0 };
+        let died = Record::Died { addr, bytes, version, flags, time_ns: 0 };
+        let events = [
+            (0, What::Record(born)),
+            (1, What::Accesses(reads(addr, bytes, 20_000))),
+            (2, What::Accesses(large)),
+            (3, What::Record(died)),
+        ];
+        let event = |(part, what)| Event { at_ns: at(step, part), pid: 1, what };
+        stream.events.extend(events.map(event));
+    }
+    stream.work_ns = at(steps, 0);
+    stream
+}
+
+#[test]
+fn what_is_reborn_all_the_time_gets_room_before_it_is_born() {
+    let stream = reborn(800);
+    stream.check().expect("sound");
+    let [first, ours, all] =
+        ["first-touch", "tiercel", "all-fast"].map(|name| run(&stream, 12 * MIB, &named(name), 1));
+    let speed = first.time_ns / ours.time_ns;
+    let most = first.time_ns / all.time_ns;
+    assert!(speed > 1.0 + (most - 1.0) * 0.5, "{speed:.2} of {most:.2}");
+    assert!(ours.promoted_bytes < 8 * MIB, "births cost no promotion: {}", ours.promoted_bytes);
+}

@@ -99,6 +99,7 @@ fn accounts(summary: &Summary) -> String {
         ("would have saved", Right),
         ("average over", Right),
         ("looks ahead", Right),
+        ("nurseries", Right),
     ]);
     summary.shadows.iter().for_each(|one| table.row(account_row(one)));
     format!("\n{}", table.text())
@@ -114,6 +115,7 @@ fn account_row(one: &ShadowReport) -> Vec<String> {
         ms(one.lead_ns.max(0.0)),
         format!("{:.2}s", one.average_s),
         format!("{:.2}s", one.horizon_s),
+        format!("{} ({})", one.nurseries, short_bytes(one.nursery_bytes)),
     ]
 }
 

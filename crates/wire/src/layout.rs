@@ -11,7 +11,7 @@ pub const POOL_EMULATED: u32 = 1;
 /// Flag of a pool's answer: a file without a name, which has no seals.
 pub const POOL_FILE: u32 = 2;
 /// Version of the layout; both sides must agree exactly.
-pub const WIRE_VERSION: u32 = 11;
+pub const WIRE_VERSION: u32 = 12;
 /// Bytes of an OS page, the unit of the object table.
 pub const OS_PAGE_BYTES: u64 = 4096;
 
@@ -270,6 +270,7 @@ pub mod control {
     pub const MOVES: usize = 680;
     pub const FAST_NODES: usize = 2216;
     pub const PROBE: usize = 2224;
+    pub const NURSERY_ARENA: usize = 2256;
 }
 
 /// Bytes of the memfd of a session whose reserved range has `range_pages` OS pages.

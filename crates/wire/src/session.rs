@@ -385,6 +385,12 @@ impl Session {
         self.control_half(control::KERNEL_ARENA).store(arena, Ordering::Relaxed);
     }
 
+    /// Names the arena in which only births are whose row names it.
+    pub fn set_nursery_arena(&self, arena: Option<u8>) {
+        let arena = arena.map_or(0, |arena| u32::from(arena) + 1);
+        self.control_half(control::NURSERY_ARENA).store(arena, Ordering::Relaxed);
+    }
+
     /// Bytes that the client's heap keeps resident for its next births, without those of objects,
     /// in each arena: claims.
     #[must_use]
@@ -409,6 +415,13 @@ impl Session {
         // The client subtracts meanwhile. Whatever it wrote there, sums may only wrap.
         let more = bytes.wrapping_sub(marked).cast_unsigned();
         self.control_word(at).fetch_add(more, Ordering::Relaxed);
+    }
+
+    /// Bytes that could still be born in `arena` at the last mark, or by what was set since.
+    #[must_use]
+    pub fn birth_budget_at_mark(&self, arena: usize) -> i64 {
+        assert!(arena < ARENAS_MAX, "arena {arena}, at most {ARENAS_MAX}");
+        self.births_marked[arena].get()
     }
 
     /// Bytes that may still be born in `arena`; the client subtracts births from it.

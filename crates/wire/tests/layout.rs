@@ -227,6 +227,7 @@ fn header_and_control() -> Vec<(&'static str, u64)> {
         ("offsetof(struct tcl_control, kernel_arena)", control::KERNEL_ARENA as u64),
         ("offsetof(struct tcl_control, fast_nodes)", control::FAST_NODES as u64),
         ("offsetof(struct tcl_control, probe)", control::PROBE as u64),
+        ("offsetof(struct tcl_control, nursery_arena)", control::NURSERY_ARENA as u64),
         ("offsetof(struct tcl_probe_terms, shift)", 4),
         ("offsetof(struct tcl_probe_terms, caches)", 8),
         ("sizeof(struct tcl_probe_cache)", 8),

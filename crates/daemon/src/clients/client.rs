@@ -23,7 +23,8 @@ use tiercel_broker::Peer;
 use tiercel_ledger::{Ledger, Slice};
 use tiercel_symbolize::SiteFrame;
 use tiercel_wire::{
-    Drained, Flags, ObjectSnapshot, Record, Sample, Session, TableSlice, Timeline, phase_hash,
+    Drained, Flags, ObjectSnapshot, PlanRow, Record, Sample, Session, TableSlice, Timeline,
+    phase_hash,
 };
 
 /// Records taken of a process that has left: all of its rings, 1024 of 4096 records. A child that
@@ -89,6 +90,11 @@ pub struct Client {
     pub user: u32,
     /// What it was born in the best tier and has not touched yet.
     pub(crate) heads: Heads,
+    /// Sites that keep room for their births, ascending, and bytes of that room.
+    pub(crate) nursery_sites: Vec<u32>,
+    pub(crate) nursery_bytes: u64,
+    /// The rows by which births of those sites find it.
+    pub(crate) nursery_rows: Vec<PlanRow>,
     /// Its modules' data.
     statics: Statics,
     /// What its compiled code reported; `None` where it is not asked.
@@ -148,6 +154,9 @@ impl Client {
             since_ms: now_ms,
             uses: ClientUses::new(allowance),
             heads: Heads::default(),
+            nursery_sites: Vec::new(),
+            nursery_bytes: 0,
+            nursery_rows: Vec::new(),
             statics: Statics::default(),
             misses: None,
             unnamed: None,

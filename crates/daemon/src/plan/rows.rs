@@ -108,9 +108,17 @@ impl PlanRows {
         self.fit.small.or(self.fit.unplanned)
     }
 
-    /// Writes the rows into a session.
-    pub(crate) fn publish(&self, session: &mut Session) -> Result<(), PlanError> {
-        let mut rows = self.fit.rows.clone();
+    /// Writes the rows into a session. `nurseries`: rows of sites that keep room for their births,
+    /// whatever the plan says of these.
+    pub(crate) fn publish(
+        &self,
+        session: &mut Session,
+        nurseries: &[PlanRow],
+    ) -> Result<(), PlanError> {
+        let is_nursery = |row: &&PlanRow| nurseries.iter().any(|nursery| nursery.site == row.site);
+        let mut rows: Vec<PlanRow> =
+            self.fit.rows.iter().filter(|row| !is_nursery(row)).copied().collect();
+        rows.extend(nurseries);
         rows.extend((!self.is_prior).then_some(SENTINEL_ROW));
         session.set_plan(&rows, self.fit.unplanned)
     }

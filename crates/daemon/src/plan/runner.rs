@@ -133,7 +133,7 @@ impl PlanRunner {
 
     /// Publishes the plan to a new client. Its arenas are set.
     pub(crate) fn welcome(&self, session: &mut Session) -> Result<(), PlanError> {
-        self.rows.publish(session)?;
+        self.rows.publish(session, &[])?;
         if let Some(small) = self.rows.small_arena() {
             session.set_small_arena(usize::from(small));
         }
@@ -143,8 +143,13 @@ impl PlanRunner {
 
     /// Publishes the rows to all clients again. Returns what did not work, for the user.
     pub(crate) fn publish(&self, clients: &mut Clients) -> Vec<String> {
-        let published = clients.iter_mut().map(|client| self.rows.publish(&mut client.session));
+        let published = clients.iter_mut().map(|client| self.publish_to(client));
         published.filter_map(|done| Some(done.err()?.to_string())).collect()
+    }
+
+    /// The same to one.
+    pub(crate) fn publish_to(&self, client: &mut Client) -> Result<(), PlanError> {
+        self.rows.publish(&mut client.session, &client.nursery_rows)
     }
 
     /// Phases that were entered since the last call. None while the mover is busy with earlier

@@ -18,11 +18,23 @@ pub(crate) struct Item {
     /// Of these, bytes that are there already.
     pub(crate) there: u64,
     pub(crate) is_inside: bool,
+    /// It comes and goes without a move: a nursery.
+    pub(crate) is_free: bool,
 }
 
 impl Item {
     pub(crate) fn missing(&self) -> u64 {
         self.bytes.saturating_sub(self.there)
+    }
+
+    /// Bytes to move so that it comes in.
+    fn comes(&self) -> u64 {
+        if self.is_free { 0 } else { self.missing() }
+    }
+
+    /// And so that it goes.
+    fn goes(&self) -> u64 {
+        if self.is_free { 0 } else { self.there }
     }
 
     /// What it gains by coming in whole: the part that is there is served fast already.
@@ -79,13 +91,14 @@ pub(crate) fn exchange(items: &[Item], order: &[usize], terms: &Terms) -> Exchan
         if one.is_inside || one.missing() == 0 {
             continue;
         }
-        let mut cost = terms.up * one.missing() as f64;
+        let mut cost = terms.up * one.comes() as f64;
         if one.gain() * terms.horizon_s <= cost || fails > FAILS_MAX {
             break;
         }
         // Room that births filled beyond the target stays filled: for what comes, as much leaves.
         let room = terms.room.max(used);
         let (mut gain, mut freed, mut taken) = (one.gain(), 0, Vec::new());
+        let mut moved = one.comes();
         while used + one.missing() > room + freed
             && let Some(&victim) = victims.peek()
             && (gain - items[victim].loss()) * terms.horizon_s > cost
@@ -93,14 +106,14 @@ pub(crate) fn exchange(items: &[Item], order: &[usize], terms: &Terms) -> Exchan
             victims.next();
             taken.push(victim);
             gain -= items[victim].loss();
-            cost += terms.down * items[victim].there as f64;
+            cost += terms.down * items[victim].goes() as f64;
+            moved += items[victim].goes();
             freed += items[victim].there;
         }
         if used + one.missing() > room + freed || gain * terms.horizon_s <= cost {
             fails += 1;
             continue;
         }
-        let moved = one.missing() + freed;
         if cost > bank {
             done.unpaid = (done.unpaid.0 + 1, done.unpaid.1 + one.missing());
             fails += 1;
@@ -120,16 +133,16 @@ pub(crate) fn exchange(items: &[Item], order: &[usize], terms: &Terms) -> Exchan
     done
 }
 
-/// Who has to leave so that no more than the room is used: the least dense.
+/// Who has to leave so that no more than the room is used: the least dense of what can be moved.
 pub(crate) fn evict(items: &[Item], order: &[usize], terms: &Terms) -> Exchanged {
     let mut done = Exchanged::default();
     let mut used = terms.used;
-    for &at in order.iter().rev().filter(|at| items[**at].is_inside) {
+    for &at in order.iter().rev().filter(|at| items[**at].is_inside && !items[**at].is_free) {
         if used <= terms.room {
             break;
         }
         used = used.saturating_sub(items[at].there);
-        done.cost_ns += terms.down * items[at].there as f64;
+        done.cost_ns += terms.down * items[at].goes() as f64;
         done.chosen.push(at);
     }
     done

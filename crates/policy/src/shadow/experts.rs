@@ -69,14 +69,16 @@ impl Expert {
     fn item(self, entry: &Entry) -> Item {
         let is_inside = entry.bits & self.bit() != 0;
         let there = if is_inside { entry.footprint } else { 0 };
-        Item { rate: self.rate(entry, is_inside), bytes: entry.footprint, there, is_inside }
+        let (rate, bytes, is_free) =
+            (self.rate(entry, is_inside), entry.footprint, entry.is_nursery());
+        Item { rate, bytes, there, is_inside, is_free }
     }
 
     /// An extent as this expert sees it, in the real placement.
     pub(crate) fn real_item(self, entry: &Entry) -> Item {
         let is_inside = entry.is_fast();
-        let (bytes, there) = (entry.footprint, entry.there);
-        Item { rate: self.rate(entry, is_inside), bytes, there, is_inside }
+        let (bytes, there, is_free) = (entry.footprint, entry.there, entry.is_nursery());
+        Item { rate: self.rate(entry, is_inside), bytes, there, is_inside, is_free }
     }
 
     fn rate(self, entry: &Entry, is_inside: bool) -> f64 {

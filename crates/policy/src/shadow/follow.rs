@@ -29,13 +29,29 @@ struct Mark {
     bits_before: u8,
 }
 
-/// An extent that samples hit of late, or that lies elsewhere for some expert.
+/// What changes sides.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Key {
+    /// An extent.
+    Extent(ExtentId),
+    /// The room that a site keeps for its births, and whether it keeps it now.
+    Nursery {
+        /// Which part of it.
+        part: usize,
+        /// Its births find room, kept for them or not.
+        is_inside: bool,
+        /// It is kept for them.
+        is_kept: bool,
+    },
+}
+
+/// An extent that samples hit of late, or that lies elsewhere for some expert; or a nursery.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) pid: u32,
-    addr: u64,
-    bytes: u64,
-    pub(crate) id: ExtentId,
+    pub(crate) addr: u64,
+    pub(crate) bytes: u64,
+    pub(crate) key: Key,
     pub(crate) site: u32,
     pub(crate) born_ms: u64,
     /// Bytes it takes up, and those in the faster memory.
@@ -46,7 +62,7 @@ pub(crate) struct Entry {
     pub(crate) deviation: [f64; 2],
     /// Value since the last decision, and all of it, nanoseconds.
     pub(crate) new_ns: f64,
-    total_ns: f64,
+    pub(crate) total_ns: f64,
     /// For each expert, whether it lies in the faster memory.
     pub(crate) bits: u8,
     pub(crate) home: f64,
@@ -61,9 +77,23 @@ impl Entry {
         self.there as f64 / self.footprint.max(1) as f64
     }
 
-    /// Whether most of it does.
+    /// Whether most of it does; of a nursery, whether it is kept.
     pub(crate) fn is_fast(&self) -> bool {
-        self.there * 2 > self.footprint
+        match self.key {
+            Key::Extent(_) => self.there * 2 > self.footprint,
+            Key::Nursery { is_inside, .. } => is_inside,
+        }
+    }
+
+    pub(crate) fn id(&self) -> Option<ExtentId> {
+        match self.key {
+            Key::Extent(id) => Some(id),
+            Key::Nursery { .. } => None,
+        }
+    }
+
+    pub(crate) fn is_nursery(&self) -> bool {
+        matches!(self.key, Key::Nursery { .. })
     }
 }
 
@@ -103,7 +133,7 @@ impl Scope<'_> {
             pid: extent.pid,
             addr: extent.addr,
             bytes: extent.bytes,
-            id: extent.id,
+            key: Key::Extent(extent.id),
             site: extent.site,
             born_ms: extent.born_ms,
             footprint,
@@ -136,7 +166,7 @@ impl Entry {
             pid: 1,
             addr: 0,
             bytes: footprint,
-            id: ExtentId(0),
+            key: Key::Extent(ExtentId(0)),
             site,
             born_ms: 0,
             footprint,
@@ -230,7 +260,8 @@ impl Marks {
             let born = if entry.is_fast() { u8::MAX } else { 0 };
             entry.total_ns != 0.0 || entry.bits != born || entry.home != entry.real()
         };
-        let kept = entries.iter().filter(matters).take(MARKS_MAX);
+        let kept = entries.iter().filter(|entry| !entry.is_nursery());
+        let kept = kept.filter(matters).take(MARKS_MAX);
         self.0 = kept.map(|entry| ((entry.pid, entry.addr), Mark::of(entry))).collect();
     }
 }

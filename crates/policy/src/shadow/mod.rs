@@ -18,6 +18,7 @@
 mod exchange;
 mod experts;
 mod follow;
+mod nurseries;
 mod report;
 mod shrink;
 
@@ -28,7 +29,8 @@ pub use report::ShadowReport;
 use exchange::{Exchanged, Item, Terms, evict, exchange};
 use experts::{Expert, Experts, by_density};
 pub(crate) use follow::Scope;
-use follow::{Entry, Marks};
+use follow::{Entry, Key, Marks};
+use nurseries::{Nurseries, NurseryScope};
 use shrink::shrink;
 
 /// Part of its lead that is trusted to the best expert. In replay 0.5 to 2 differ by less than a
@@ -42,6 +44,7 @@ const SWEEP_EXTENTS: usize = PIECE_UNITS;
 #[derive(Debug, Default)]
 pub(crate) struct Shadow {
     marks: Marks,
+    pub(crate) nurseries: Nurseries,
     experts: Experts,
     age_s: f64,
     saved_ns: f64,
@@ -68,6 +71,8 @@ pub(crate) struct TickInput<'a> {
     pub(crate) bytes_left: u64,
     /// Whether the real placement may change.
     pub(crate) acts: bool,
+    /// Processes whose sites may have nurseries.
+    pub(crate) nurseries: Option<&'a [u32]>,
 }
 
 /// An extent that changes sides.
@@ -102,6 +107,7 @@ impl Shadow {
         self.age_s += input.elapsed_s;
         let mut entries = self.marks.entries(pace, &input.scope);
         let unit_s = unit_s(pace.ledger(), &entries);
+        let used = input.used + self.add_nurseries(pace, input, unit_s, &mut entries);
         self.score(&entries, input, unit_s);
         let is_wanted = entries.iter().any(|entry| !entry.is_fast() && entry.new_ns > 0.0);
         if is_wanted || input.used > input.budget {
@@ -115,7 +121,7 @@ impl Shadow {
             down: input.down,
             horizon_s: experts.horizon_s(expert, unit_s),
             room: input.room,
-            used: input.used,
+            used,
             bank: 0.0,
             bytes_left: input.bytes_left,
         };
@@ -132,7 +138,10 @@ impl Shadow {
         let items: Vec<Item> = entries.iter().map(|entry| best.real_item(entry)).collect();
         let order = by_density(&items);
         let done = match (is_forced, input.acts) {
-            (true, _) => evict(&items, &order, &Terms { room: input.budget, ..terms }),
+            (true, _) => {
+                let (room, used) = (input.budget, input.used);
+                evict(&items, &order, &Terms { room, used, ..terms })
+            }
             (false, true) => exchange(&items, &order, &terms),
             (false, false) => Exchanged::default(),
         };
@@ -141,8 +150,33 @@ impl Shadow {
             force(&done, &mut entries);
         }
         self.marks.keep(&entries);
+        let changed: std::collections::HashSet<usize> = done.chosen.iter().copied().collect();
+        self.nurseries.keep(&entries, |at| changed.contains(&at));
         let report = self.report((best, unit_s), (lead_ns, bank), entries.len());
         step(&entries, &items, done, report)
+    }
+
+    /// Adds the entries of nurseries. Bytes of the faster memory that births will take again.
+    fn add_nurseries(
+        &mut self,
+        pace: &mut dyn Pace,
+        input: &TickInput,
+        unit_s: f64,
+        entries: &mut Vec<Entry>,
+    ) -> u64 {
+        let Some(pids) = input.nurseries else { return 0 };
+        let (tiers, boundary) = (input.scope.tiers, input.scope.boundary);
+        let scope = NurseryScope {
+            pids,
+            is_fast: &|node| tiers.rank(node) <= boundary,
+            gap: input.scope.gap,
+            elapsed_s: input.elapsed_s,
+            unit_s,
+        };
+        let before = entries.len();
+        let expected_bytes = self.nurseries.add_entries(pace.ledger(), &scope, entries);
+        pace.worked(entries.len() - before);
+        expected_bytes
     }
 
     fn score(&mut self, entries: &[Entry], input: &TickInput, unit_s: f64) {
@@ -165,6 +199,7 @@ impl Shadow {
         (lead_ns, bank_ns): (f64, f64),
         extents: usize,
     ) -> ShadowReport {
+        let (nurseries, nursery_bytes) = self.nurseries.all();
         ShadowReport {
             extents: extents as u64,
             average_s: VALUE_TAU_UNITS[best.tau()] * unit_s,
@@ -173,6 +208,8 @@ impl Shadow {
             saved_ns: self.saved_ns,
             spent_ns: self.spent_ns,
             bank_ns,
+            nurseries,
+            nursery_bytes,
             ..ShadowReport::default()
         }
     }
@@ -181,7 +218,7 @@ impl Shadow {
     fn sweep(&mut self, pace: &mut dyn Pace, scope: &Scope, entries: &mut Vec<Entry>) {
         let ledger = pace.ledger();
         let known: std::collections::HashSet<ExtentId> =
-            entries.iter().map(|entry| entry.id).collect();
+            entries.iter().filter_map(Entry::id).collect();
         let places = ledger.extent_places();
         let count = places.min(SWEEP_EXTENTS);
         let from = self.sweep_at.checked_rem(places).unwrap_or(0);
@@ -217,7 +254,7 @@ fn step(entries: &[Entry], items: &[Item], done: Exchanged, report: ShadowReport
     let mut moves = vec![false; items.len()];
     for at in done.chosen {
         moves[at] = true;
-        step.changes.push(change(&entries[at], &items[at]));
+        step.changes.extend(change(&entries[at], &items[at]));
     }
     for ((entry, item), moves) in entries.iter().zip(items).zip(moves) {
         step.extents += 1;
@@ -233,8 +270,9 @@ fn step(entries: &[Entry], items: &[Item], done: Exchanged, report: ShadowReport
     step
 }
 
-fn change(entry: &Entry, item: &Item) -> Change {
+fn change(entry: &Entry, item: &Item) -> Option<Change> {
+    let Key::Extent(id) = entry.key else { return None };
     let is_promotion = !item.is_inside;
     let gain_ns_per_s = if is_promotion { item.gain() } else { -item.loss() };
-    Change { id: entry.id, bytes: entry.footprint, is_promotion, gain_ns_per_s }
+    Some(Change { id, bytes: entry.footprint, is_promotion, gain_ns_per_s })
 }

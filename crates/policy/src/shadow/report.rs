@@ -24,4 +24,10 @@ pub struct ShadowReport {
     pub spent_ns: f64,
     /// What moves may cost now, nanoseconds.
     pub bank_ns: f64,
+    /// Sites with a nursery in the tier above the boundary.
+    #[serde(default)]
+    pub nurseries: u64,
+    /// Bytes of those nurseries.
+    #[serde(default)]
+    pub nursery_bytes: u64,
 }

@@ -72,7 +72,7 @@ impl Prior {
 
 /// Blocks that sites share are no site's.
 fn is_of_site(entry: &Entry) -> bool {
-    entry.site != 0 && entry.footprint > 0
+    entry.site != 0 && entry.footprint > 0 && !entry.is_nursery()
 }
 
 /// See the module. `live_bytes`: of a process's site.
