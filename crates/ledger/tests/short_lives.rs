@@ -1,30 +1,20 @@
 //! Lives that end before a decision could move them: their value by site, and the room they take.
 
-use tiercel_ledger::{AccessValue, Attributed, Config, Ledger, ShortLives};
-use tiercel_machine::{Machine, Node, NodeId};
-use tiercel_wire::{AccessKind, Flags, Record, Sample, Version};
+use tiercel_ledger::{Attributed, Config, Ledger, ShortLives};
+use tiercel_machine::NodeId;
+use tiercel_wire::{Flags, Record, Version};
 
-const PID: u32 = 1;
-const ADDR: u64 = 1 << 30;
-const MIB: u64 = 1 << 20;
+mod valued;
+use valued::{ADDR, MIB, PID, sample};
+
 const MS: u64 = 1_000_000;
 
 /// Milliseconds of a tick, and of the unit in which lives are short.
 const TICK_MS: u64 = 100;
 
 fn ledger() -> Ledger {
-    let node = |(id, latency_ns): (u16, f64)| {
-        let mut node = Node::new(NodeId(id), 1 << 40);
-        (node.tier, node.figures.read_latency_ns) = (Some(id), Some(latency_ns));
-        node
-    };
-    let nodes = [(0, 100.0), (1, 300.0)].map(node).to_vec();
-    let machine = Machine { nodes, ..Machine::default() };
-    let mut ledger =
-        Ledger::new(Config { tick_ms: TICK_MS, ..Config::default() }, 0).expect("good");
-    ledger.set_values(AccessValue::of(&machine).expect("two tiers"));
+    let mut ledger = valued::ledger(Config { tick_ms: TICK_MS, ..Config::default() });
     ledger.set_arenas(&[Some(NodeId(0)), Some(NodeId(1))]);
-    ledger.process_born(PID).expect("new");
     ledger
 }
 
@@ -38,26 +28,6 @@ fn died(ledger: &mut Ledger, (addr, bytes): (u64, u64), born_ms: u64, at_ms: u64
     let version = Version { carve: u32::try_from(born_ms).expect("small") + 1, generation: 0 };
     let (flags, time_ns) = (Flags(0), at_ms * MS);
     ledger.deliver(PID, Record::Died { addr, bytes, version, flags, time_ns });
-}
-
-fn sampled(ledger: &mut Ledger, addr: u64, at_ms: u64) {
-    let (from_ns, until_ns) = (at_ms * MS, at_ms * MS);
-    let (kind, latency_ns, node, around) = (AccessKind::Read, None, None, None);
-    let (pid, tid, cpu, by, weight) = (PID, 0, None, None, 1000);
-    ledger.observe(Sample {
-        from_ns,
-        until_ns,
-        pid,
-        tid,
-        cpu,
-        addr,
-        kind,
-        latency_ns,
-        node,
-        weight,
-        around,
-        by,
-    });
 }
 
 fn close(ledger: &mut Ledger, now_ms: u64) {
@@ -78,8 +48,8 @@ fn churn(ledger: &mut Ledger, ticks: u64) {
     for round in 0..ticks * 10 {
         let at_ms = round * 10;
         born(ledger, (ADDR, MIB), 7, 1, at_ms);
-        sampled(ledger, ADDR, at_ms + 2);
-        sampled(ledger, ADDR + 4096, at_ms + 4);
+        ledger.observe(sample(ADDR, at_ms + 2));
+        ledger.observe(sample(ADDR + 4096, at_ms + 4));
         died(ledger, (ADDR, MIB), at_ms, at_ms + 8);
         if round % 10 == 9 {
             close(ledger, at_ms + 10);
@@ -112,7 +82,7 @@ fn a_long_life_is_an_extent_and_no_part_of_this() {
     let long = (ADDR + (64 << 20), 4 * MIB);
     born(&mut ledger, long, 7, 1, 1);
     for tick in 0..20 {
-        sampled(&mut ledger, long.0, tick * TICK_MS + 50);
+        ledger.observe(sample(long.0, tick * TICK_MS + 50));
         close(&mut ledger, (tick + 1) * TICK_MS);
     }
     died(&mut ledger, long, 1, 20 * TICK_MS + 1);

@@ -1,43 +1,21 @@
 //! What accesses would save in fast memory: by hand, over time, and when extents change.
 
 use tiercel_ledger::{AccessValue, Config, Ledger};
-use tiercel_machine::{Machine, Node, NodeId};
+use tiercel_machine::Machine;
 use tiercel_wire::{AccessKind, Around, Flags, Record, Sample, Version};
 
-const PID: u32 = 1;
-const ADDR: u64 = 1 << 30;
-const MIB: u64 = 1 << 20;
-
-/// 100 and 300 ns, and no bandwidth known: a sample of 1000 accesses, four at once, is worth 50 us.
-fn machine() -> Machine {
-    let node = |(id, latency_ns): (u16, f64)| {
-        let mut node = Node::new(NodeId(id), 1 << 40);
-        (node.tier, node.figures.read_latency_ns) = (Some(id), Some(latency_ns));
-        node
-    };
-    Machine { nodes: [(0, 100.0), (1, 300.0)].map(node).to_vec(), ..Machine::default() }
-}
+mod valued;
+use valued::{ADDR, MIB, PID, machine, sample};
 
 fn ledger(finest_bytes: u64) -> Ledger {
     let tick_ms = 100;
-    let config = Config { tick_ms, finest_bytes, ..Config::default() };
-    let mut ledger = Ledger::new(config, 0).expect("good");
-    ledger.set_values(AccessValue::of(&machine()).expect("two tiers"));
-    ledger.process_born(PID).expect("new");
-    ledger
+    valued::ledger(Config { tick_ms, finest_bytes, ..Config::default() })
 }
 
 fn record(addr: u64, bytes: u64) -> Record {
     let version = Version { carve: 1, generation: 0 };
     let (arena, flags) = (None, Flags(0));
     Record::Born { addr, bytes, site: 0, version, arena, flags, time_ns: 0 }
-}
-
-fn sample(addr: u64, at_ms: u64) -> Sample {
-    let (from_ns, until_ns) = (at_ms * 1_000_000, at_ms * 1_000_000);
-    let (kind, latency_ns, node, around) = (AccessKind::Read, None, None, None);
-    let (pid, tid, cpu, by, weight) = (PID, 0, None, None, 1000);
-    Sample { from_ns, until_ns, pid, tid, cpu, addr, kind, latency_ns, node, weight, around, by }
 }
 
 /// Samples every 10 ms for so many ticks of 100 ms.
