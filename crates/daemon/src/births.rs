@@ -5,9 +5,9 @@
 use crate::clients::client::Client;
 use crate::clients::table::Clients;
 use crate::tiers::Tiers;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use tiercel_ledger::{Extent, Ledger};
-use tiercel_policy::{BirthBudget, Limit, NurseryArena, NurseryBudget, divide};
+use tiercel_policy::{BirthBudget, Limit, NurseryBudget, divide};
 use tiercel_wire::layout::{ARENAS_MAX, PLAN_CLASS_ANY, PLAN_SHARE_ALL};
 use tiercel_wire::{PlanRow, Session};
 
@@ -97,15 +97,16 @@ fn nursery_row(site: u64, arena: u8) -> PlanRow {
     PlanRow { site, size_class, arena, share, ..PlanRow::default() }
 }
 
-/// Bytes that live in the nurseries of each client's sites, as of the last mark of its births.
-pub(crate) fn nursed_bytes(tiers: &Tiers, clients: &Clients) -> Option<NurseryArena> {
-    let arena = tiers.nursery_arena?;
+/// Bytes that live in the nurseries of each process's sites, as of the last mark of its births;
+/// `None` where there are none.
+pub(crate) fn nursed_bytes(tiers: &Tiers, clients: &Clients) -> Option<BTreeMap<u32, u64>> {
+    let arena = usize::from(tiers.nursery_arena?);
     let of = |client: &Client| {
-        let left = client.session.birth_budget_at_mark(usize::from(arena));
+        let left = client.session.birth_budget_at_mark(arena);
         let left_bytes = u64::try_from(left).unwrap_or(0);
         (client.pid, client.nursery_bytes.saturating_sub(left_bytes))
     };
-    Some(NurseryArena { arena, live_bytes: clients.iter().map(of).collect() })
+    Some(clients.iter().map(of).collect())
 }
 
 /// Divides what the best tier's budget leaves among all clients: where a plan places births.

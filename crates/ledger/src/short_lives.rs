@@ -79,11 +79,13 @@ impl Ledger {
             return;
         }
         let part = bytes as f64 / row.bytes().max(1) as f64;
-        let places = self.places_of(number, bytes);
         let value = self.values.entries.get(&number).map(|entry| entry.part(part, 0.0));
-        let is_new = value.is_some();
-        let since = self.sampled_since();
-        let Some(flow) = self.flow(slot, site, is_new, died_ns) else { return };
+        // Most sites are never sampled: their deaths cost no more than this.
+        if value.is_none() && !self.process(slot).flows.0.contains_key(&site) {
+            return;
+        }
+        let (places, since) = (self.places_of(number, bytes), self.sampled_since());
+        let Some(flow) = self.flow(slot, site, died_ns) else { return };
         flow.ended_bytes += bytes;
         for (node, bytes) in places {
             *flow.ended_on.entry(node).or_default() += bytes;
@@ -120,7 +122,7 @@ impl Ledger {
             return;
         }
         let (at_ns, since) = (sample.until_ns, self.sampled_since());
-        if let Some(flow) = self.flow(slot, site, true, at_ns) {
+        if let Some(flow) = self.flow(slot, site, at_ns) {
             flow.value.add(ns, at_ns, since);
         }
     }
@@ -148,14 +150,10 @@ impl Ledger {
         self.values.of.is_some() && site != 0 && lived_ns as f64 <= self.short_ms() * 1e6
     }
 
-    fn flow(&mut self, slot: u16, site: u32, is_new: bool, at_ns: u64) -> Option<&mut Flow> {
+    fn flow(&mut self, slot: u16, site: u32, at_ns: u64) -> Option<&mut Flow> {
         let since = self.sampled_since();
         let live_bytes = self.process(slot).sites.get(site).map_or(0, |one| one.live_bytes);
-        let flows = &mut self.process_mut(slot).flows;
-        if !is_new && !flows.0.contains_key(&site) {
-            return None;
-        }
-        flows.of(site, || Flow {
+        self.process_mut(slot).flows.of(site, || Flow {
             value: Entry::new(at_ns, since),
             ended_bytes: 0,
             ended_on: Default::default(),

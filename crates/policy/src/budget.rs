@@ -21,17 +21,8 @@ pub struct Budgets {
     /// Sites, by process and number, whose objects a plan places: they take room where they
     /// are, and are not moved.
     pub placed: HashSet<(u32, u32)>,
-    /// Where births of sites that keep room for them find it; `None`: no site does.
-    pub nurseries: Option<NurseryArena>,
-}
-
-/// The arena whose budget is the room of nurseries.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NurseryArena {
-    /// Its number, as the ledger's extents have it.
-    pub arena: u8,
-    /// Bytes that live there, by process.
-    pub live_bytes: BTreeMap<u32, u64>,
+    /// Bytes that live in nurseries, by process; `None`: no site can have one.
+    pub nursed_bytes: Option<BTreeMap<u32, u64>>,
 }
 
 /// Processes that share one budget.
@@ -97,7 +88,7 @@ impl Budgets {
             }],
             left_bytes: BTreeMap::new(),
             placed: HashSet::new(),
-            nurseries: None,
+            nursed_bytes: None,
         }
     }
 }

@@ -35,7 +35,7 @@ mod trigger;
 mod usage;
 
 pub use assign::FILL_TAIL;
-pub use budget::{Budgets, Group, Limit, LimitError, Members, NurseryArena};
+pub use budget::{Budgets, Group, Limit, LimitError, Members};
 pub use config::{Config, ConfigError};
 pub use decision::{BirthBudget, Decision, MoveRefusal, NurseryBudget, Problem, Refused, Summary};
 pub use expression::{Expression, ExpressionError, VARIABLES};

@@ -503,7 +503,7 @@ fn nursery_of(pid: u32, usage: &TierUsage, budgets: &Budgets) -> NurseryBudget {
     let Some((_, sites, bytes)) = usage.nurseries.iter().find(|(of, ..)| *of == pid) else {
         return NurseryBudget::default();
     };
-    let live = budgets.nurseries.as_ref().and_then(|nurseries| nurseries.live_bytes.get(&pid));
+    let live = budgets.nursed_bytes.as_ref().and_then(|nursed| nursed.get(&pid));
     let left_bytes = bytes.saturating_sub(live.copied().unwrap_or(0));
     NurseryBudget { sites: sites.clone(), bytes: *bytes, left_bytes }
 }

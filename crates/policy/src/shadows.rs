@@ -75,15 +75,13 @@ impl Shadows {
                 let key = (input.budgets.groups[at].name.clone(), boundary);
                 let shadow = self.by_group.entry(key).or_default();
                 shadow.spent(spent_at(&took, &input.members[at], &usage.tiers, boundary));
-                let unfilled =
-                    |shadow: &Shadow| unfilled(shadow, &input.members[at], input.budgets);
-                let before = unfilled(shadow);
-                usage.used[usize::from(boundary)] += before;
+                let (pids, rank) = (&input.members[at], usize::from(boundary));
+                let used = usage.used[rank];
+                usage.used[rank] = used + unfilled(shadow, pids, input.budgets);
                 let step = tick(shadow, pace, (input, at, boundary), (usage, &summary));
-                let used = &mut usage.used[usize::from(boundary)];
-                *used = (*used + unfilled(shadow)).saturating_sub(before);
+                usage.used[rank] = used + unfilled(shadow, pids, input.budgets);
                 if boundary == 0 {
-                    usage.nurseries = nurseries(shadow, &input.members[at]);
+                    usage.nurseries = nurseries(shadow, pids);
                 }
                 request(pace, &step, (input, boundary), (usage, &mut summary, decision));
                 let group = input.budgets.groups[at].name.clone();
@@ -111,7 +109,7 @@ fn tick(
     let ns_per_byte = |rank: u8| cost.ns_per_byte(tiers.tiers[usize::from(rank)].nodes[0]);
     let [room, used, budget] = usage.of(boundary);
     let moved_bytes = summary.promoted_bytes + summary.demoted_bytes;
-    let nurseries = input.budgets.nurseries.as_ref().filter(|_| boundary == 0);
+    let has_nurseries = input.budgets.nursed_bytes.is_some() && boundary == 0;
     // Its site's nursery stands for what is expected to die before a move could pay.
     let (nursed, short_ms) = (shadow.nurseries.sites(), pace.ledger().short_ms());
     let now_ms = pace.ledger().now_ms();
@@ -133,14 +131,14 @@ fn tick(
         elapsed_s: interval.elapsed_ms as f64 / 1e3,
         bytes_left: limit_bytes(gate, input.since_ms).saturating_sub(moved_bytes),
         acts: input.acts,
-        nurseries: nurseries.map(|_| pids.as_slice()),
+        nurseries: has_nurseries.then_some(pids.as_slice()),
     };
     shadow.tick(pace, &tick_input)
 }
 
 /// Room of nurseries in which nothing lives.
 fn unfilled(shadow: &Shadow, pids: &[u32], budgets: &Budgets) -> u64 {
-    let live_bytes = |pid: &u32| Some(*budgets.nurseries.as_ref()?.live_bytes.get(pid)?);
+    let live_bytes = |pid: &u32| Some(*budgets.nursed_bytes.as_ref()?.get(pid)?);
     let of = |pid: &u32| shadow.nurseries.of(*pid).1.saturating_sub(live_bytes(pid).unwrap_or(0));
     pids.iter().map(of).sum()
 }

@@ -22,7 +22,7 @@ use crate::memory::{Memory, pages_of};
 const FAST_ARENA: u8 = 0;
 const SLOW_ARENA: u8 = 1;
 /// The arena of sites that keep room for their births: memory of the fast node as well.
-pub const NURSERY_ARENA: u8 = 2;
+const NURSERY_ARENA: u8 = 2;
 
 /// Heads of large objects are cut in steps of so many bytes: TCL_HEAD_STEP of the runtime, a huge
 /// OS page.

@@ -13,10 +13,9 @@ use tiercel_ledger::movement::Outcome;
 use tiercel_ledger::{Attributed, Ledger, LedgerError, Range};
 use tiercel_machine::number::saturating_u64;
 use tiercel_machine::{Machine, NodeId};
-use tiercel_policy::{Budgets, Decision, Interval, Limit, NurseryArena, Policy};
+use tiercel_policy::{Budgets, Decision, Interval, Limit, Policy};
 use tiercel_wire::{Record, Sample};
 
-use crate::births::NURSERY_ARENA;
 use crate::speed::Speeds;
 
 /// Extents without a known residency that one tick looks up; the daemon's `LOOKUPS_MAX`.
@@ -196,8 +195,9 @@ impl Driver {
         };
         let left_bytes = BTreeMap::from([(self.fast, left_bytes)]);
         let placed = HashSet::new();
-        let nurseries = Some(NurseryArena { arena: NURSERY_ARENA, live_bytes: nursed_bytes });
-        let budgets = Budgets { left_bytes, placed, nurseries, ..Budgets::fast(Limit::Capacity) };
+        let nursed_bytes = Some(nursed_bytes);
+        let budgets =
+            Budgets { left_bytes, placed, nursed_bytes, ..Budgets::fast(Limit::Capacity) };
         self.policy.tick(&self.ledger, &self.machine, &budgets, &interval)
     }
 

@@ -302,7 +302,7 @@ pub(super) fn decision(daemon: &mut Daemon, placed: HashSet<(u32, u32)>) -> Opti
     let promised_bytes = births::promised_bytes(&daemon.tracking.clients);
     daemon.summary.budget.promised_bytes = promised_bytes;
     let mut budgets = Decisions::budgets(&daemon.tiers, placed, promised_bytes);
-    budgets.nurseries = births::nursed_bytes(&daemon.tiers, &daemon.tracking.clients);
+    budgets.nursed_bytes = births::nursed_bytes(&daemon.tiers, &daemon.tracking.clients);
     let machine = daemon.tiers.machine.clone();
     let (decision, took) = daemon.work_with_policy(|work, decisions| {
         decisions.decide(work, &machine, &budgets, &interval)

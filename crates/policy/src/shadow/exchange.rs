@@ -142,7 +142,7 @@ pub(crate) fn evict(items: &[Item], order: &[usize], terms: &Terms) -> Exchanged
             break;
         }
         used = used.saturating_sub(items[at].there);
-        done.cost_ns += terms.down * items[at].goes() as f64;
+        done.cost_ns += terms.down * items[at].there as f64;
         done.chosen.push(at);
     }
     done
