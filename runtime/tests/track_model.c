@@ -27,6 +27,7 @@ static void change(struct daemon *d) {
     control->kernel_arena = random >> 3 & 3;
     /* Node 0, the one there is everywhere, and one that does not exist. */
     control->fast_nodes = random >> 5 & 3;
+    control->nursery_arena = random >> 9 & 3;
     __atomic_store_n(&control->arena_count, random >> 7 & 3, __ATOMIC_RELEASE);
     for (unsigned arena = 0; arena < 2; arena++)
         __atomic_fetch_add(&control->birth_bytes_left[arena], random_room(), __ATOMIC_RELAXED);
